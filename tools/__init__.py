@@ -1,0 +1,1 @@
+"""What a developer's machine needs beside Python: found, or fetched into `.tools/`."""

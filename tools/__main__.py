@@ -1,0 +1,36 @@
+"""`python3 -m tools`: make `.tools/bin/{criu,etcd,etcdctl}` and the system's `nft`, `ip`, `ss` present.
+
+`python3 -m tools system` does the second half alone (and ensures that `python -m venv` works).
+Runs on the bare system Python: standard library only.
+"""
+
+import sys
+from pathlib import Path
+
+from tools.fetch import fetch_programs
+from tools.messages import Missing
+from tools.system import ensure_system
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(argv: list[str]) -> int:
+    """Return the exit status: 0 when everything is there and proven, 1 otherwise."""
+    if argv not in ([], ["system"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        ensure_system()
+        if not argv:
+            fetch_programs(ROOT)
+    except Missing as missing:
+        print(f"\n{missing}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted: nothing half-done counts, run it again", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
