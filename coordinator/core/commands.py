@@ -1,0 +1,124 @@
+"""What the core wants done: imperative, carried out by `coordinator/server`.
+
+Every command that can be answered is answered by an event; none of them is repeated by the server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.core.model import (
+    AddressMove,
+    AttemptRecord,
+    Cut,
+    Endpoint,
+    Failure,
+    Phase,
+    RestoreRecord,
+    Snapshot,
+    WorkerRecord,
+    WorkerState,
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """Base of all commands."""
+
+
+@dataclass(frozen=True)
+class SendOrder(Command):
+    """Send one order to the shim of `node`; answered by an `OrderAnswered`, or never.
+
+    `hold_s` is the shim's dead-man timer from receipt; 0 where the order holds nothing.
+    """
+
+    node: str
+    epoch: int
+    job: str
+    worker: int
+    action: str
+    phase: Phase
+    deadline_s: float
+    hold_s: float = 0.0
+    cut: Cut = Cut.STEP
+    target: int = 0
+    world_size: int = 0
+    workers: int = 0
+    incarnation: int = 0
+    reason: str = ""
+    kill: bool = False
+    record: WorkerRecord | None = None
+    addresses: tuple[AddressMove, ...] = ()
+    connections: tuple[Endpoint, ...] = ()
+
+
+@dataclass(frozen=True)
+class FenceWorkers(Command):
+    """Tell a shim that these workers of its are not the job any more; it kills them."""
+
+    node: str
+    reason: str
+    workers: tuple[WorkerState, ...]
+
+
+@dataclass(frozen=True)
+class PutAttempt(Command):
+    """Write the attempt's record under the epoch; answered by AttemptStored or StoreRefused."""
+
+    record: AttemptRecord
+
+
+@dataclass(frozen=True)
+class CommitSnapshot(Command):
+    """The one transaction: snapshot, latest, attempt COMMITTED; compares epoch and attempt revision.
+
+    Answered by SnapshotCommitted or CommitRefused. When the answer of etcd is lost the server
+    reads until it knows; it never repeats blindly.
+    """
+
+    snapshot: Snapshot
+    record: AttemptRecord
+
+
+@dataclass(frozen=True)
+class AdmitRestore(Command):
+    """Write the restore's record and raise the job's incarnation, comparing the old one.
+
+    Answered by RestoreAdmitted or StoreRefused.
+    """
+
+    record: RestoreRecord
+    old_incarnation: int
+
+
+@dataclass(frozen=True)
+class PutRestore(Command):
+    """Write a later state of the restore; answered by RestoreStored or StoreRefused."""
+
+    record: RestoreRecord
+
+
+@dataclass(frozen=True)
+class Announce(Command):
+    """Tell whoever watches the action what was decided and why; nothing depends on it."""
+
+    action: str
+    state: str
+    reason: str
+    elapsed_s: float
+    awaited: tuple[tuple[int, str, tuple[int, ...], float], ...] = ()  # worker, node, ranks, age_s
+    expected: int = 0
+    last: bool = False
+    failure: Failure | None = None
+    attempt: AttemptRecord | None = None
+    snapshot: Snapshot | None = None
+    restore: RestoreRecord | None = None
+
+
+@dataclass(frozen=True)
+class Refuse(Command):
+    """A request is refused at once; nothing was changed, no record exists."""
+
+    action: str
+    failure: Failure

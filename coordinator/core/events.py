@@ -1,0 +1,290 @@
+"""What the core is told: things that happened, in the past tense.
+
+Each event names its cause by its place (node, job, worker, action). Success, refusal and lost
+contact are different events. `handle(event, now)` gets the time beside the event, never in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.core.model import (
+    Cut,
+    Failure,
+    Finding,
+    JobRecord,
+    NodeFacts,
+    Phase,
+    RankState,
+    Snapshot,
+    WorkerRecord,
+    WorkerState,
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events."""
+
+
+# -- nodes and workers ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NodeAttached(Event):
+    """A shim opened its stream and said Hello."""
+
+    facts: NodeFacts
+    session: str
+    workers: tuple[WorkerState, ...]
+
+
+@dataclass(frozen=True)
+class NodeReported(Event):
+    """A shim told how its workers are; facts only when they changed."""
+
+    node: str
+    session: str
+    workers: tuple[WorkerState, ...]
+    facts: NodeFacts | None = None
+
+
+@dataclass(frozen=True)
+class NodeLost(Event):
+    """A shim's stream ended without Goodbye, or its lease ran out."""
+
+    node: str
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NodeLeft(Event):
+    """A shim said Goodbye."""
+
+    node: str
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class WorkerExited(Event):
+    """A worker's root process ended."""
+
+    node: str
+    job: str
+    worker: int
+    incarnation: int
+    exit_code: int
+    log_tail: str = ""
+
+
+# -- requests ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CheckpointRequested(Event):
+    """An operator (or a policy) asked for a checkpoint; the id is made by the asker's edge."""
+
+    job: str
+    attempt: str
+    cut: Cut
+    stop: bool
+    deadline_s: float
+    unix_s: float
+
+
+@dataclass(frozen=True)
+class RestoreRequested(Event):
+    """An operator asked for a restore; program files were already asked from the nodes."""
+
+    job: str
+    restore: str
+    snapshot: Snapshot
+    deadline_s: float
+    unix_s: float
+    files: tuple[NodeFacts, ...] = ()  # answers of the nodes, facts with `files` filled in
+
+
+@dataclass(frozen=True)
+class AbortRequested(Event):
+    """An operator asked that an attempt or restore be given up."""
+
+    action: str
+    reason: str
+
+
+# -- answers of shims ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OrderAnswered(Event):
+    """Base of what shims answer; `epoch` is the order's."""
+
+    epoch: int
+    node: str
+    job: str
+    worker: int
+    action: str
+
+
+@dataclass(frozen=True)
+class Held(OrderAnswered):
+    """The hold flag is up; these are the boundaries each rank has published."""
+
+    ranks: tuple[RankState, ...]
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parked(OrderAnswered):
+    """Every rank of the worker waits at the target with its devices idle."""
+
+    ranks: tuple[RankState, ...]
+
+
+@dataclass(frozen=True)
+class GpuLocked(OrderAnswered):
+    """Every CUDA process of the worker is locked."""
+
+
+@dataclass(frozen=True)
+class GpuSaved(OrderAnswered):
+    """Every CUDA process of the worker is checkpointed into host memory."""
+
+
+@dataclass(frozen=True)
+class Dumped(OrderAnswered):
+    """The stopped tree is in local staging and was checked; `record` lacks only the manifest."""
+
+    record: WorkerRecord
+
+
+@dataclass(frozen=True)
+class Resumed(OrderAnswered):
+    """The worker runs again."""
+
+    held_ms: int
+
+
+@dataclass(frozen=True)
+class Persisted(OrderAnswered):
+    """Every byte of the worker is in the store, hashed and synced."""
+
+    record: WorkerRecord
+
+
+@dataclass(frozen=True)
+class Stopped(OrderAnswered):
+    """The worker was ended on purpose."""
+
+
+@dataclass(frozen=True)
+class Undone(OrderAnswered):
+    """The worker runs as before and staging is empty (of a restore: what was restored is gone)."""
+
+    held_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Fetched(OrderAnswered):
+    """The images are on the node and their digests match."""
+
+
+@dataclass(frozen=True)
+class Cleared(OrderAnswered):
+    """The old incarnation is gone from the node, the network lock is on, files are cut back."""
+
+
+@dataclass(frozen=True)
+class Restored(OrderAnswered):
+    """The tree is back, still stopped and under the network lock."""
+
+    root_pid: int
+
+
+@dataclass(frozen=True)
+class GpuRestored(OrderAnswered):
+    """Device memory is back; the processes are still locked."""
+
+
+@dataclass(frozen=True)
+class GpuUnlocked(OrderAnswered):
+    """The CUDA processes run again."""
+
+
+@dataclass(frozen=True)
+class Released(OrderAnswered):
+    """The restored worker runs."""
+
+
+@dataclass(frozen=True)
+class OrderFailed(OrderAnswered):
+    """An order was not carried out (or perhaps was: `failure.definite`)."""
+
+    phase: Phase
+    failure: Failure
+
+
+# -- answers of the store ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AttemptStored(Event):
+    """The attempt's record is in etcd in the state it was put with."""
+
+    attempt: str
+    state: str
+
+
+@dataclass(frozen=True)
+class SnapshotCommitted(Event):
+    """The commit transaction went through (or was found done when looked at)."""
+
+    snapshot: str
+
+
+@dataclass(frozen=True)
+class CommitRefused(Event):
+    """The commit transaction surely did not happen."""
+
+    snapshot: str
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class RestoreAdmitted(Event):
+    """The restore's record is in etcd and the job's incarnation is raised."""
+
+    restore: str
+
+
+@dataclass(frozen=True)
+class RestoreStored(Event):
+    """A later state of the restore is in etcd."""
+
+    restore: str
+    state: str
+
+
+@dataclass(frozen=True)
+class StoreRefused(Event):
+    """A write for an attempt or restore surely did not happen, or its fate could not be learnt."""
+
+    action: str
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class JobLoaded(Event):
+    """A job's record was read from etcd (at the start of a leadership)."""
+
+    record: JobRecord
+
+
+# -- time ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TimePassed(Event):
+    """Nothing but the clock moved; sent when `next_wakeup` has come."""

@@ -1,0 +1,319 @@
+"""The words of allstop as plain values: what jobs, nodes, attempts, snapshots and restores are.
+
+Everything here is frozen and knows nothing of clocks, gRPC or etcd. `proto/allstop/v1/records.proto`
+has a message of the same name and the same fields for each dataclass that is stored or sent;
+`tests/unit/test_records.py` fails when the two differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What a shim is ordered to do; the order of the words is the order of the work."""
+
+    PREFLIGHT = "PREFLIGHT"
+    HOLD = "HOLD"
+    PARK = "PARK"
+    GPU_LOCK = "GPU_LOCK"
+    GPU_SAVE = "GPU_SAVE"
+    DUMP = "DUMP"  # FREEZE rides on it: one order
+    RESUME = "RESUME"
+    PERSIST = "PERSIST"
+    COMMIT = "COMMIT"
+    STOP = "STOP"
+    UNDO = "UNDO"
+    PLAN = "PLAN"
+    ADMIT = "ADMIT"
+    FETCH = "FETCH"
+    CLEAR = "CLEAR"
+    RESTORE = "RESTORE"
+    GPU_RESTORE = "GPU_RESTORE"
+    GPU_UNLOCK = "GPU_UNLOCK"
+    RELEASE = "RELEASE"
+
+
+class Cut(StrEnum):
+    """How the ranks come to rest: at one training step, or wherever they are (TCP carries the rest)."""
+
+    STEP = "step"
+    FREEZE = "freeze"
+
+
+class Severity(StrEnum):
+    """What a preflight finding does to a checkpoint."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing the preflight saw in a worker's tree."""
+
+    severity: Severity
+    code: str  # stable word for programs: io_uring, infiniband, disk_space, hook_missing …
+    text: str  # one sentence for people, with what to do
+    rank: int = -1  # -1: not one rank's
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An error as it travels and is stored; the fields are those of `errors.AllstopError`."""
+
+    kind: str
+    what: str
+    job: str = ""
+    worker: int = -1
+    rank: int = -1
+    node: str = ""
+    phase: str = ""
+    advice: str = ""
+    definite: bool = True
+    details: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProgramFile:
+    """A file that the restored processes will map or run, and that must be the same there."""
+
+    path: str
+    size_bytes: int
+    digest: str = ""  # blake3 of the content; empty where only the size is compared
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a node is and has; the planner decides on these alone."""
+
+    node: str
+    address: str  # the address the node's workers use among themselves
+    architecture: str
+    kernel: str
+    cpu_model: str
+    cpu_flags: tuple[str, ...]
+    criu_version: str  # empty: no usable CRIU
+    memory_bytes: int
+    memory_free_bytes: int
+    staging_free_bytes: int
+    store: str  # identity of the image store it sees; nodes with one store share it
+    shim_version: str
+    boot_id: str
+    files: tuple[ProgramFile, ...] = ()  # answers to the planner's question about program files
+
+
+@dataclass(frozen=True)
+class RankState:
+    """One rank as its shim last saw it."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    boundary: int  # steps finished; -1: the rank has not loaded the hook
+    parked: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """One worker as its shim last reported it."""
+
+    job: str
+    worker: int
+    workers: int  # how many workers the job has
+    state: str  # starting, running, held, stopped, restored, exited, faulted
+    incarnation: int
+    root_pid: int
+    world_size: int  # 0: not known (no rank has loaded the hook)
+    ranks: tuple[RankState, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    command: tuple[str, ...] = ()
+    exit_code: int = 0  # valid when state is exited; negative: killed by that signal
+    action: str = ""  # attempt or restore it is held by
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One TCP connection of a worker."""
+
+    local_address: str
+    local_port: int
+    remote_address: str
+    remote_port: int
+
+
+@dataclass(frozen=True)
+class WorkerRecord:
+    """What one worker put into a snapshot: enough to plan a restore and to prove the bytes."""
+
+    job: str
+    worker: int
+    node: str
+    address: str
+    root_pid: int
+    highest_pid: int
+    ranks: tuple[RankState, ...]
+    image_bytes: int
+    memory_bytes: int  # what the tree had resident; room needed on the node that takes it
+    manifest: str  # place of the manifest in the image store
+    manifest_digest: str  # blake3 of the manifest, which holds the digest of every image file
+    connections: tuple[Endpoint, ...]  # established, to other workers
+    programs: tuple[ProgramFile, ...]
+    architecture: str
+    cpu_flags: tuple[str, ...]
+    kernel: str
+    criu_version: str
+    store: str
+    held_ms: int  # from SIGSTOP or park to release, as the shim saw it; 0 until known
+    dump_ms: int  # criu's own run
+    command: tuple[str, ...] = ()
+
+
+class AttemptState(StrEnum):
+    """Where an attempt at a checkpoint stands."""
+
+    ADMITTING = "ADMITTING"
+    HOLDING = "HOLDING"
+    PARKING = "PARKING"
+    LOCKING = "LOCKING"
+    SAVING = "SAVING"
+    DUMPING = "DUMPING"
+    PERSISTING = "PERSISTING"
+    COMMITTING = "COMMITTING"
+    STOPPING = "STOPPING"
+    COMMITTED = "COMMITTED"
+    ABORTING = "ABORTING"
+    ABORTED = "ABORTED"
+
+
+class RestoreState(StrEnum):
+    """Where a restore stands."""
+
+    ADMITTING = "ADMITTING"
+    FETCHING = "FETCHING"
+    CLEARING = "CLEARING"
+    RESTORING = "RESTORING"
+    GPU_RESTORING = "GPU_RESTORING"
+    GPU_UNLOCKING = "GPU_UNLOCKING"
+    RELEASING = "RELEASING"
+    RUNNING = "RUNNING"
+    FAILING = "FAILING"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True)
+class PhaseTiming:
+    """How long one phase took, as the coordinator saw it."""
+
+    phase: Phase
+    started_ms: int  # after the request
+    took_ms: int
+    slowest: str = ""  # who came last: "worker 1 on node-1"
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One try at a checkpoint, as etcd keeps it."""
+
+    attempt: str
+    job: str
+    state: AttemptState
+    epoch: int
+    incarnation: int
+    cut: Cut
+    stop: bool  # leave the job stopped after COMMIT
+    target: int  # step at which all ranks park; 0: not known yet, or cut = freeze
+    deadline_s: float  # for the whole attempt
+    requested_unix_s: float
+    reason: str  # why it is in this state, one sentence
+    failure: Failure | None = None
+    timings: tuple[PhaseTiming, ...] = ()
+    pause_ms: int = 0  # from all parked (or frozen) to all resumed, as far as known
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A committed attempt: the only thing that can be restored."""
+
+    snapshot: str  # the attempt's id
+    job: str
+    epoch: int
+    incarnation: int
+    world_size: int
+    step: int
+    cut: Cut
+    workers: tuple[WorkerRecord, ...]
+    image_bytes: int
+    digest: str  # over the workers' manifest digests
+    committed_unix_s: float
+
+
+@dataclass(frozen=True)
+class Placement:
+    """One worker's place in a plan."""
+
+    worker: int
+    from_node: str
+    from_address: str
+    to_node: str
+    to_address: str
+    why: str
+
+
+@dataclass(frozen=True)
+class AddressMove:
+    """One entry of the global address map; the images of all workers are rewritten with it."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which node takes which worker, and the one address map for all images."""
+
+    job: str
+    snapshot: str
+    placements: tuple[Placement, ...]
+    addresses: tuple[AddressMove, ...]  # only those that differ
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeReasons:
+    """Every reason why a node cannot take a worker."""
+
+    node: str
+    worker: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RestoreRecord:
+    """One try at putting a snapshot back, as etcd keeps it."""
+
+    restore: str
+    job: str
+    snapshot: str
+    state: RestoreState
+    epoch: int
+    incarnation: int  # the new one
+    plan: Plan
+    deadline_s: float
+    requested_unix_s: float
+    reason: str
+    failure: Failure | None = None
+    timings: tuple[PhaseTiming, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A job as etcd keeps it."""
+
+    job: str
+    workers: int
+    world_size: int
+    incarnation: int
+    latest: str = ""  # id of the newest snapshot

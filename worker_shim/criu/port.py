@@ -1,0 +1,63 @@
+"""Port of the image driver: one tree of processes to a directory of images, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class DumpStats:
+    """What a dump did, from CRIU's own statistics."""
+
+    took_ms: int  # the whole criu process
+    frozen_ms: int
+    pages_written: int
+    image_bytes: int
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What the images themselves say about the tree."""
+
+    root_pid: int
+    pids: tuple[int, ...]  # every process
+    task_ids: tuple[int, ...]  # every thread too; all must be free at restore
+
+    @property
+    def highest_pid(self) -> int:
+        """The greatest task id of the tree."""
+        return max(self.task_ids)
+
+
+class ImageDriver(Protocol):
+    """CRIU behind four calls. Every call has its own deadline and process group."""
+
+    async def version(self) -> str:
+        """The version, such as `4.2.1`; raises SetupError when there is no usable CRIU (>= 4.2)."""
+
+    async def dump(self, root_pid: int, images: Path, *, deadline_s: float) -> DumpStats:
+        """Write a stopped tree to the empty directory `images`; the tree stays stopped and alive.
+
+        Raises DriverError with the recognised cause and the tail of CRIU's log; the tree is then
+        as before and `images` may hold rubbish. Network lock is the caller's.
+        """
+
+    async def restore(self, images: Path, *, deadline_s: float) -> int:
+        """Bring the tree back as a child of this process, every task stopped; return its root pid.
+
+        Raises DriverError as `dump` does; what CRIU had forked is then gone.
+        """
+
+    def facts(self, images: Path) -> ImageFacts:
+        """Read pids and thread ids from the images."""
+
+    def move_addresses(
+        self, images: Path, moves: Mapping[str, str], *, close: Sequence[tuple[str, int]] = ()
+    ) -> int:
+        """Rewrite every inet socket's addresses by `moves` (old to new), in place, atomically.
+
+        Sockets whose remote end is in `close` come back closed. Returns how many sockets changed.
+        """

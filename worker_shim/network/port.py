@@ -1,0 +1,43 @@
+"""Port of the network driver: a worker's connections, and the lock on exactly these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.core.model import Endpoint
+from worker_shim.process.port import Tree
+
+
+@dataclass(frozen=True)
+class Sockets:
+    """TCP sockets of one tree. IPv4-mapped addresses are given as plain IPv4."""
+
+    established: tuple[Endpoint, ...]  # loopback among the tree's own processes included
+    listening: tuple[tuple[str, int], ...]  # address, port
+
+
+class NetworkDriver(Protocol):
+    """Input-only lock by an nftables table per worker, in this network namespace."""
+
+    def sockets(self, tree: Tree) -> Sockets:
+        """The tree's TCP sockets, by the inodes of its descriptors."""
+
+    async def lock(self, name: str, sockets: Sockets, *, deadline_s: float) -> None:
+        """Drop what arrives for these connections and ports; replaces a lock of the same name.
+
+        `name` is `<job>/<worker>`. Nothing else on the node is touched. Raises DriverError.
+        """
+
+    async def unlock(self, name: str, *, deadline_s: float) -> None:
+        """Remove the lock; no error when there is none."""
+
+    async def locked(self, name: str) -> bool:
+        """Look whether the lock is there."""
+
+    async def clear(self, connections: Sequence[Endpoint], *, deadline_s: float) -> int:
+        """Destroy what the kernel still keeps of exactly these connections; return how many.
+
+        Raises DriverError naming the one that could not be destroyed.
+        """
