@@ -1,0 +1,53 @@
+# Everything here sets up what it needs by itself; `make help` lists the targets.
+PYTHON ?= python3
+BIN    := .venv/bin
+JSON   ?=
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check proto check-proto tools bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@echo; echo 'options: make demo JSON=1   make demo ARGS="--ranks-per-node 4"   make test ARGS="-k lab -x"'
+
+demo: .venv/.stamp tools ## a real two-node job is saved, loses a node, and comes back bit-exact (root)
+	@$(BIN)/allstop demo $(if $(JSON),--json) $(ARGS)
+
+test: .venv/.stamp tools ## all tests; those that need root, CRIU or etcd skip where that is absent
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/.stamp check-proto ## style, types, who may import whom, generated code up to date
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+tools: ## find or fetch CRIU, etcd, nft and iproute2, and prove CRIU on this kernel
+	@$(PYTHON) -m tools
+
+# $(call generate,DIR): the Python code of every .proto, below DIR
+generate = $(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(1) --pyi_out=$(1) \
+	--grpc_python_out=$(1) proto/allstop/v1/*.proto
+
+proto: .venv/.stamp ## regenerate the code beside proto/allstop/v1/*.proto
+	@$(call generate,proto)
+
+check-proto: .venv/.stamp
+	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && $(call generate,"$$new") && \
+	diff -r -x '*.proto' -x '__init__.py' -x __pycache__ -x py.typed "$$new/allstop" proto/allstop || \
+	{ echo 'proto/: generated code differs, run `make proto`' >&2; exit 1; }
+
+bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coordination alone
+	@$(BIN)/python -m bench $(if $(JSON),--json) $(ARGS)
+
+clean: ## remove what was made here: .venv, .tools, caches
+	rm -rf .venv .tools .tools.new .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.stamp: pyproject.toml requirements/constraints.txt
+	@$(PYTHON) -m tools system
+	@echo 'making .venv (PyTorch among others: some minutes the first time)'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c requirements/constraints.txt -e '.[dev,demo]'
+	@touch $@
