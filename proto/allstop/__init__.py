@@ -1,0 +1,1 @@
+"""The words on the wire; see v1."""

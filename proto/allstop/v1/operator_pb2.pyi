@@ -1,0 +1,190 @@
+from allstop.v1 import records_pb2 as _records_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class CheckpointRequest(_message.Message):
+    __slots__ = ("job", "cut", "stop", "deadline_s")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    cut: _records_pb2.Cut
+    stop: bool
+    deadline_s: float
+    def __init__(self, job: _Optional[str] = ..., cut: _Optional[_Union[_records_pb2.Cut, str]] = ..., stop: _Optional[bool] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+
+class RestoreRequest(_message.Message):
+    __slots__ = ("job", "snapshot", "deadline_s")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    snapshot: str
+    deadline_s: float
+    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+
+class WatchRequest(_message.Message):
+    __slots__ = ("action",)
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    def __init__(self, action: _Optional[str] = ...) -> None: ...
+
+class AbortRequest(_message.Message):
+    __slots__ = ("action", "reason")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    reason: str
+    def __init__(self, action: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class AbortReply(_message.Message):
+    __slots__ = ("note",)
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    note: str
+    def __init__(self, note: _Optional[str] = ...) -> None: ...
+
+class PlanRequest(_message.Message):
+    __slots__ = ("job", "snapshot")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    snapshot: str
+    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ...) -> None: ...
+
+class PlanReply(_message.Message):
+    __slots__ = ("plan", "refused", "failure")
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    plan: _records_pb2.Plan
+    refused: _containers.RepeatedCompositeFieldContainer[_records_pb2.NodeReasons]
+    failure: _records_pb2.Failure
+    def __init__(self, plan: _Optional[_Union[_records_pb2.Plan, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ...) -> None: ...
+
+class ActionEvent(_message.Message):
+    __slots__ = ("action", "elapsed_ms", "state", "reason", "awaited", "expected", "done_bytes", "total_bytes", "last", "failure", "attempt", "snapshot", "restore")
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    action: str
+    elapsed_ms: int
+    state: str
+    reason: str
+    awaited: _containers.RepeatedCompositeFieldContainer[Awaited]
+    expected: int
+    done_bytes: int
+    total_bytes: int
+    last: bool
+    failure: _records_pb2.Failure
+    attempt: _records_pb2.AttemptRecord
+    snapshot: _records_pb2.Snapshot
+    restore: _records_pb2.RestoreRecord
+    def __init__(self, action: _Optional[str] = ..., elapsed_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., awaited: _Optional[_Iterable[_Union[Awaited, _Mapping]]] = ..., expected: _Optional[int] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., last: _Optional[bool] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., attempt: _Optional[_Union[_records_pb2.AttemptRecord, _Mapping]] = ..., snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ..., restore: _Optional[_Union[_records_pb2.RestoreRecord, _Mapping]] = ...) -> None: ...
+
+class Awaited(_message.Message):
+    __slots__ = ("worker", "node", "ranks", "age_ms")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    node: str
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    age_ms: int
+    def __init__(self, worker: _Optional[int] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., age_ms: _Optional[int] = ...) -> None: ...
+
+class ListJobsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JobView(_message.Message):
+    __slots__ = ("job", "workers", "nodes", "state", "action", "step", "latest_unix_s")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LATEST_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    job: _records_pb2.JobRecord
+    workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    state: str
+    action: str
+    step: int
+    latest_unix_s: float
+    def __init__(self, job: _Optional[_Union[_records_pb2.JobRecord, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., nodes: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., action: _Optional[str] = ..., step: _Optional[int] = ..., latest_unix_s: _Optional[float] = ...) -> None: ...
+
+class ListJobsReply(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobView]
+    def __init__(self, jobs: _Optional[_Iterable[_Union[JobView, _Mapping]]] = ...) -> None: ...
+
+class ListNodesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class NodeView(_message.Message):
+    __slots__ = ("facts", "state", "workers", "reason")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    facts: _records_pb2.NodeFacts
+    state: str
+    workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
+    reason: str
+    def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., state: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ListNodesReply(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeView]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeView, _Mapping]]] = ...) -> None: ...
+
+class ListSnapshotsRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class ListSnapshotsReply(_message.Message):
+    __slots__ = ("snapshots", "latest")
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    snapshots: _containers.RepeatedCompositeFieldContainer[_records_pb2.Snapshot]
+    latest: str
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[_records_pb2.Snapshot, _Mapping]]] = ..., latest: _Optional[str] = ...) -> None: ...
+
+class ShowRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class ShowReply(_message.Message):
+    __slots__ = ("snapshot", "attempt", "restore")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    snapshot: _records_pb2.Snapshot
+    attempt: _records_pb2.AttemptRecord
+    restore: _records_pb2.RestoreRecord
+    def __init__(self, snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ..., attempt: _Optional[_Union[_records_pb2.AttemptRecord, _Mapping]] = ..., restore: _Optional[_Union[_records_pb2.RestoreRecord, _Mapping]] = ...) -> None: ...

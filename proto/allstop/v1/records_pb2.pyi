@@ -1,0 +1,463 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PHASE_UNSPECIFIED: _ClassVar[Phase]
+    PHASE_PREFLIGHT: _ClassVar[Phase]
+    PHASE_HOLD: _ClassVar[Phase]
+    PHASE_PARK: _ClassVar[Phase]
+    PHASE_GPU_LOCK: _ClassVar[Phase]
+    PHASE_GPU_SAVE: _ClassVar[Phase]
+    PHASE_DUMP: _ClassVar[Phase]
+    PHASE_RESUME: _ClassVar[Phase]
+    PHASE_PERSIST: _ClassVar[Phase]
+    PHASE_COMMIT: _ClassVar[Phase]
+    PHASE_STOP: _ClassVar[Phase]
+    PHASE_UNDO: _ClassVar[Phase]
+    PHASE_PLAN: _ClassVar[Phase]
+    PHASE_ADMIT: _ClassVar[Phase]
+    PHASE_FETCH: _ClassVar[Phase]
+    PHASE_CLEAR: _ClassVar[Phase]
+    PHASE_RESTORE: _ClassVar[Phase]
+    PHASE_GPU_RESTORE: _ClassVar[Phase]
+    PHASE_GPU_UNLOCK: _ClassVar[Phase]
+    PHASE_RELEASE: _ClassVar[Phase]
+
+class Cut(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CUT_UNSPECIFIED: _ClassVar[Cut]
+    CUT_STEP: _ClassVar[Cut]
+    CUT_FREEZE: _ClassVar[Cut]
+
+class Severity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SEVERITY_UNSPECIFIED: _ClassVar[Severity]
+    SEVERITY_REFUSE: _ClassVar[Severity]
+    SEVERITY_WARN: _ClassVar[Severity]
+
+class AttemptState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ATTEMPT_STATE_UNSPECIFIED: _ClassVar[AttemptState]
+    ATTEMPT_STATE_ADMITTING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_HOLDING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_PARKING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_LOCKING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_SAVING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_DUMPING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_PERSISTING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_COMMITTING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_STOPPING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_COMMITTED: _ClassVar[AttemptState]
+    ATTEMPT_STATE_ABORTING: _ClassVar[AttemptState]
+    ATTEMPT_STATE_ABORTED: _ClassVar[AttemptState]
+
+class RestoreState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RESTORE_STATE_UNSPECIFIED: _ClassVar[RestoreState]
+    RESTORE_STATE_ADMITTING: _ClassVar[RestoreState]
+    RESTORE_STATE_FETCHING: _ClassVar[RestoreState]
+    RESTORE_STATE_CLEARING: _ClassVar[RestoreState]
+    RESTORE_STATE_RESTORING: _ClassVar[RestoreState]
+    RESTORE_STATE_GPU_RESTORING: _ClassVar[RestoreState]
+    RESTORE_STATE_GPU_UNLOCKING: _ClassVar[RestoreState]
+    RESTORE_STATE_RELEASING: _ClassVar[RestoreState]
+    RESTORE_STATE_RUNNING: _ClassVar[RestoreState]
+    RESTORE_STATE_FAILING: _ClassVar[RestoreState]
+    RESTORE_STATE_FAILED: _ClassVar[RestoreState]
+PHASE_UNSPECIFIED: Phase
+PHASE_PREFLIGHT: Phase
+PHASE_HOLD: Phase
+PHASE_PARK: Phase
+PHASE_GPU_LOCK: Phase
+PHASE_GPU_SAVE: Phase
+PHASE_DUMP: Phase
+PHASE_RESUME: Phase
+PHASE_PERSIST: Phase
+PHASE_COMMIT: Phase
+PHASE_STOP: Phase
+PHASE_UNDO: Phase
+PHASE_PLAN: Phase
+PHASE_ADMIT: Phase
+PHASE_FETCH: Phase
+PHASE_CLEAR: Phase
+PHASE_RESTORE: Phase
+PHASE_GPU_RESTORE: Phase
+PHASE_GPU_UNLOCK: Phase
+PHASE_RELEASE: Phase
+CUT_UNSPECIFIED: Cut
+CUT_STEP: Cut
+CUT_FREEZE: Cut
+SEVERITY_UNSPECIFIED: Severity
+SEVERITY_REFUSE: Severity
+SEVERITY_WARN: Severity
+ATTEMPT_STATE_UNSPECIFIED: AttemptState
+ATTEMPT_STATE_ADMITTING: AttemptState
+ATTEMPT_STATE_HOLDING: AttemptState
+ATTEMPT_STATE_PARKING: AttemptState
+ATTEMPT_STATE_LOCKING: AttemptState
+ATTEMPT_STATE_SAVING: AttemptState
+ATTEMPT_STATE_DUMPING: AttemptState
+ATTEMPT_STATE_PERSISTING: AttemptState
+ATTEMPT_STATE_COMMITTING: AttemptState
+ATTEMPT_STATE_STOPPING: AttemptState
+ATTEMPT_STATE_COMMITTED: AttemptState
+ATTEMPT_STATE_ABORTING: AttemptState
+ATTEMPT_STATE_ABORTED: AttemptState
+RESTORE_STATE_UNSPECIFIED: RestoreState
+RESTORE_STATE_ADMITTING: RestoreState
+RESTORE_STATE_FETCHING: RestoreState
+RESTORE_STATE_CLEARING: RestoreState
+RESTORE_STATE_RESTORING: RestoreState
+RESTORE_STATE_GPU_RESTORING: RestoreState
+RESTORE_STATE_GPU_UNLOCKING: RestoreState
+RESTORE_STATE_RELEASING: RestoreState
+RESTORE_STATE_RUNNING: RestoreState
+RESTORE_STATE_FAILING: RestoreState
+RESTORE_STATE_FAILED: RestoreState
+
+class Finding(_message.Message):
+    __slots__ = ("severity", "code", "text", "rank", "pid")
+    SEVERITY_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    severity: Severity
+    code: str
+    text: str
+    rank: int
+    pid: int
+    def __init__(self, severity: _Optional[_Union[Severity, str]] = ..., code: _Optional[str] = ..., text: _Optional[str] = ..., rank: _Optional[int] = ..., pid: _Optional[int] = ...) -> None: ...
+
+class Failure(_message.Message):
+    __slots__ = ("kind", "what", "job", "worker", "rank", "node", "phase", "advice", "definite", "details")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ADVICE_FIELD_NUMBER: _ClassVar[int]
+    DEFINITE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    what: str
+    job: str
+    worker: int
+    rank: int
+    node: str
+    phase: str
+    advice: str
+    definite: bool
+    details: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, kind: _Optional[str] = ..., what: _Optional[str] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., rank: _Optional[int] = ..., node: _Optional[str] = ..., phase: _Optional[str] = ..., advice: _Optional[str] = ..., definite: _Optional[bool] = ..., details: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ProgramFile(_message.Message):
+    __slots__ = ("path", "size_bytes", "digest")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    size_bytes: int
+    digest: str
+    def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class NodeFacts(_message.Message):
+    __slots__ = ("node", "address", "architecture", "kernel", "cpu_model", "cpu_flags", "criu_version", "memory_bytes", "memory_free_bytes", "staging_free_bytes", "store", "shim_version", "boot_id", "files")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    CPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    CPU_FLAGS_FIELD_NUMBER: _ClassVar[int]
+    CRIU_VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STAGING_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    SHIM_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    address: str
+    architecture: str
+    kernel: str
+    cpu_model: str
+    cpu_flags: _containers.RepeatedScalarFieldContainer[str]
+    criu_version: str
+    memory_bytes: int
+    memory_free_bytes: int
+    staging_free_bytes: int
+    store: str
+    shim_version: str
+    boot_id: str
+    files: _containers.RepeatedCompositeFieldContainer[ProgramFile]
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ...) -> None: ...
+
+class RankState(_message.Message):
+    __slots__ = ("rank", "local_rank", "pid", "boundary", "parked")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    BOUNDARY_FIELD_NUMBER: _ClassVar[int]
+    PARKED_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    local_rank: int
+    pid: int
+    boundary: int
+    parked: bool
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., boundary: _Optional[int] = ..., parked: _Optional[bool] = ...) -> None: ...
+
+class WorkerState(_message.Message):
+    __slots__ = ("job", "worker", "workers", "state", "incarnation", "root_pid", "world_size", "ranks", "findings", "command", "exit_code", "action")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    ROOT_PID_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    worker: int
+    workers: int
+    state: str
+    incarnation: int
+    root_pid: int
+    world_size: int
+    ranks: _containers.RepeatedCompositeFieldContainer[RankState]
+    findings: _containers.RepeatedCompositeFieldContainer[Finding]
+    command: _containers.RepeatedScalarFieldContainer[str]
+    exit_code: int
+    action: str
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., state: _Optional[str] = ..., incarnation: _Optional[int] = ..., root_pid: _Optional[int] = ..., world_size: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., action: _Optional[str] = ...) -> None: ...
+
+class Endpoint(_message.Message):
+    __slots__ = ("local_address", "local_port", "remote_address", "remote_port")
+    LOCAL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_PORT_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REMOTE_PORT_FIELD_NUMBER: _ClassVar[int]
+    local_address: str
+    local_port: int
+    remote_address: str
+    remote_port: int
+    def __init__(self, local_address: _Optional[str] = ..., local_port: _Optional[int] = ..., remote_address: _Optional[str] = ..., remote_port: _Optional[int] = ...) -> None: ...
+
+class WorkerRecord(_message.Message):
+    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_PID_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_PID_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    CPU_FLAGS_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    CRIU_VERSION_FIELD_NUMBER: _ClassVar[int]
+    STORE_FIELD_NUMBER: _ClassVar[int]
+    HELD_MS_FIELD_NUMBER: _ClassVar[int]
+    DUMP_MS_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    worker: int
+    node: str
+    address: str
+    root_pid: int
+    highest_pid: int
+    ranks: _containers.RepeatedCompositeFieldContainer[RankState]
+    image_bytes: int
+    memory_bytes: int
+    manifest: str
+    manifest_digest: str
+    connections: _containers.RepeatedCompositeFieldContainer[Endpoint]
+    programs: _containers.RepeatedCompositeFieldContainer[ProgramFile]
+    architecture: str
+    cpu_flags: _containers.RepeatedScalarFieldContainer[str]
+    kernel: str
+    criu_version: str
+    store: str
+    held_ms: int
+    dump_ms: int
+    command: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class PhaseTiming(_message.Message):
+    __slots__ = ("phase", "started_ms", "took_ms", "slowest")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+    SLOWEST_FIELD_NUMBER: _ClassVar[int]
+    phase: Phase
+    started_ms: int
+    took_ms: int
+    slowest: str
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., started_ms: _Optional[int] = ..., took_ms: _Optional[int] = ..., slowest: _Optional[str] = ...) -> None: ...
+
+class AttemptRecord(_message.Message):
+    __slots__ = ("attempt", "job", "state", "epoch", "incarnation", "cut", "stop", "target", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "pause_ms")
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    attempt: str
+    job: str
+    state: AttemptState
+    epoch: int
+    incarnation: int
+    cut: Cut
+    stop: bool
+    target: int
+    deadline_s: float
+    requested_unix_s: float
+    reason: str
+    failure: Failure
+    timings: _containers.RepeatedCompositeFieldContainer[PhaseTiming]
+    pause_ms: int
+    def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ...) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    job: str
+    epoch: int
+    incarnation: int
+    world_size: int
+    step: int
+    cut: Cut
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerRecord]
+    image_bytes: int
+    digest: str
+    committed_unix_s: float
+    def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ...) -> None: ...
+
+class Placement(_message.Message):
+    __slots__ = ("worker", "from_node", "from_address", "to_node", "to_address", "why")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    FROM_NODE_FIELD_NUMBER: _ClassVar[int]
+    FROM_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_FIELD_NUMBER: _ClassVar[int]
+    TO_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    from_node: str
+    from_address: str
+    to_node: str
+    to_address: str
+    why: str
+    def __init__(self, worker: _Optional[int] = ..., from_node: _Optional[str] = ..., from_address: _Optional[str] = ..., to_node: _Optional[str] = ..., to_address: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class AddressMove(_message.Message):
+    __slots__ = ("old", "new")
+    OLD_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
+    old: str
+    new: str
+    def __init__(self, old: _Optional[str] = ..., new: _Optional[str] = ...) -> None: ...
+
+class Plan(_message.Message):
+    __slots__ = ("job", "snapshot", "placements", "addresses", "notes")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    snapshot: str
+    placements: _containers.RepeatedCompositeFieldContainer[Placement]
+    addresses: _containers.RepeatedCompositeFieldContainer[AddressMove]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., addresses: _Optional[_Iterable[_Union[AddressMove, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class NodeReasons(_message.Message):
+    __slots__ = ("node", "worker", "reasons")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    worker: int
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., worker: _Optional[int] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RestoreRecord(_message.Message):
+    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings")
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    restore: str
+    job: str
+    snapshot: str
+    state: RestoreState
+    epoch: int
+    incarnation: int
+    plan: Plan
+    deadline_s: float
+    requested_unix_s: float
+    reason: str
+    failure: Failure
+    timings: _containers.RepeatedCompositeFieldContainer[PhaseTiming]
+    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ...) -> None: ...
+
+class JobRecord(_message.Message):
+    __slots__ = ("job", "workers", "world_size", "incarnation", "latest")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    workers: int
+    world_size: int
+    incarnation: int
+    latest: str
+    def __init__(self, job: _Optional[str] = ..., workers: _Optional[int] = ..., world_size: _Optional[int] = ..., incarnation: _Optional[int] = ..., latest: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,272 @@
+from allstop.v1 import records_pb2 as _records_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ShimMessage(_message.Message):
+    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    EXITED_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    report: Report
+    result: OrderResult
+    exited: WorkerExited
+    goodbye: Goodbye
+    answer: Answer
+    progress: Progress
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("facts", "highest_epoch", "workers", "session")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    facts: _records_pb2.NodeFacts
+    highest_epoch: int
+    workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
+    session: str
+    def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., highest_epoch: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., session: _Optional[str] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("facts", "workers")
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    facts: _records_pb2.NodeFacts
+    workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
+    def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ...) -> None: ...
+
+class WorkerExited(_message.Message):
+    __slots__ = ("job", "worker", "incarnation", "exit_code", "log_tail")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    worker: int
+    incarnation: int
+    exit_code: int
+    log_tail: str
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., exit_code: _Optional[int] = ..., log_tail: _Optional[str] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("job", "worker", "action", "phase", "done_bytes", "total_bytes")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    worker: int
+    action: str
+    phase: _records_pb2.Phase
+    done_bytes: int
+    total_bytes: int
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+
+class CoordinatorMessage(_message.Message):
+    __slots__ = ("welcome", "order", "fenced", "question")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
+    FENCED_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    order: Order
+    fenced: Fenced
+    question: Question
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("epoch", "coordinator", "report_interval_ms")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    REPORT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    coordinator: str
+    report_interval_ms: int
+    def __init__(self, epoch: _Optional[int] = ..., coordinator: _Optional[str] = ..., report_interval_ms: _Optional[int] = ...) -> None: ...
+
+class Fenced(_message.Message):
+    __slots__ = ("epoch", "reason", "workers")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    reason: str
+    workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
+    def __init__(self, epoch: _Optional[int] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("question", "files")
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    question: int
+    files: _containers.RepeatedCompositeFieldContainer[_records_pb2.ProgramFile]
+    def __init__(self, question: _Optional[int] = ..., files: _Optional[_Iterable[_Union[_records_pb2.ProgramFile, _Mapping]]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("question", "facts")
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    FACTS_FIELD_NUMBER: _ClassVar[int]
+    question: int
+    facts: _records_pb2.NodeFacts
+    def __init__(self, question: _Optional[int] = ..., facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ...) -> None: ...
+
+class Order(_message.Message):
+    __slots__ = ("epoch", "job", "worker", "action", "phase", "deadline_ms", "hold_ms", "traceparent", "hold", "park", "dump", "resume", "persist", "stop", "undo", "fetch", "clear", "restore", "release")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_MS_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    PARK_FIELD_NUMBER: _ClassVar[int]
+    DUMP_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    PERSIST_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
+    CLEAR_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    job: str
+    worker: int
+    action: str
+    phase: _records_pb2.Phase
+    deadline_ms: int
+    hold_ms: int
+    traceparent: str
+    hold: HoldOrder
+    park: ParkOrder
+    dump: DumpOrder
+    resume: ResumeOrder
+    persist: PersistOrder
+    stop: StopOrder
+    undo: UndoOrder
+    fetch: FetchOrder
+    clear: ClearOrder
+    restore: RestoreOrder
+    release: ReleaseOrder
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., deadline_ms: _Optional[int] = ..., hold_ms: _Optional[int] = ..., traceparent: _Optional[str] = ..., hold: _Optional[_Union[HoldOrder, _Mapping]] = ..., park: _Optional[_Union[ParkOrder, _Mapping]] = ..., dump: _Optional[_Union[DumpOrder, _Mapping]] = ..., resume: _Optional[_Union[ResumeOrder, _Mapping]] = ..., persist: _Optional[_Union[PersistOrder, _Mapping]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., undo: _Optional[_Union[UndoOrder, _Mapping]] = ..., fetch: _Optional[_Union[FetchOrder, _Mapping]] = ..., clear: _Optional[_Union[ClearOrder, _Mapping]] = ..., restore: _Optional[_Union[RestoreOrder, _Mapping]] = ..., release: _Optional[_Union[ReleaseOrder, _Mapping]] = ...) -> None: ...
+
+class HoldOrder(_message.Message):
+    __slots__ = ("cut", "world_size")
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    cut: _records_pb2.Cut
+    world_size: int
+    def __init__(self, cut: _Optional[_Union[_records_pb2.Cut, str]] = ..., world_size: _Optional[int] = ...) -> None: ...
+
+class ParkOrder(_message.Message):
+    __slots__ = ("target",)
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    target: int
+    def __init__(self, target: _Optional[int] = ...) -> None: ...
+
+class DumpOrder(_message.Message):
+    __slots__ = ("cut",)
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    cut: _records_pb2.Cut
+    def __init__(self, cut: _Optional[_Union[_records_pb2.Cut, str]] = ...) -> None: ...
+
+class ResumeOrder(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PersistOrder(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopOrder(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UndoOrder(_message.Message):
+    __slots__ = ("reason", "kill")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    KILL_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    kill: bool
+    def __init__(self, reason: _Optional[str] = ..., kill: _Optional[bool] = ...) -> None: ...
+
+class FetchOrder(_message.Message):
+    __slots__ = ("record",)
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    record: _records_pb2.WorkerRecord
+    def __init__(self, record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ...) -> None: ...
+
+class ClearOrder(_message.Message):
+    __slots__ = ("record", "connections")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    record: _records_pb2.WorkerRecord
+    connections: _containers.RepeatedCompositeFieldContainer[_records_pb2.Endpoint]
+    def __init__(self, record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., connections: _Optional[_Iterable[_Union[_records_pb2.Endpoint, _Mapping]]] = ...) -> None: ...
+
+class RestoreOrder(_message.Message):
+    __slots__ = ("record", "addresses", "incarnation", "workers")
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    record: _records_pb2.WorkerRecord
+    addresses: _containers.RepeatedCompositeFieldContainer[_records_pb2.AddressMove]
+    incarnation: int
+    workers: int
+    def __init__(self, record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., addresses: _Optional[_Iterable[_Union[_records_pb2.AddressMove, _Mapping]]] = ..., incarnation: _Optional[int] = ..., workers: _Optional[int] = ...) -> None: ...
+
+class ReleaseOrder(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class OrderResult(_message.Message):
+    __slots__ = ("epoch", "job", "worker", "action", "phase", "took_ms", "failure", "ranks", "findings", "record", "held_ms", "root_pid", "note")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    HELD_MS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_PID_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    job: str
+    worker: int
+    action: str
+    phase: _records_pb2.Phase
+    took_ms: int
+    failure: _records_pb2.Failure
+    ranks: _containers.RepeatedCompositeFieldContainer[_records_pb2.RankState]
+    findings: _containers.RepeatedCompositeFieldContainer[_records_pb2.Finding]
+    record: _records_pb2.WorkerRecord
+    held_ms: int
+    root_pid: int
+    note: str
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., took_ms: _Optional[int] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_records_pb2.RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[_records_pb2.Finding, _Mapping]]] = ..., record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., held_ms: _Optional[int] = ..., root_pid: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
