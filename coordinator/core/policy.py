@@ -1,0 +1,51 @@
+"""How long each phase may take, and how many things may be kept: data, no behaviour.
+
+Every wait of the core has its number here. The rule that ties them together: the dead-man timer
+that an order carries is the phase's deadline plus `margin_s`, so a shim never gives up before the
+coordinator has stopped waiting for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from coordinator.core.errors import BadRequest
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Deadlines in seconds and limits in counts; every one must be positive."""
+
+    # checkpoint
+    attempt_s: float = 600.0  # the whole attempt, where the request names no deadline
+    admit_s: float = 10.0
+    hold_s: float = 10.0
+    park_s: float = 60.0  # a step may be long
+    gpu_lock_s: float = 30.0
+    gpu_save_s: float = 120.0
+    dump_s: float = 120.0
+    resume_s: float = 60.0
+    persist_s: float = 600.0
+    commit_s: float = 10.0
+    stop_s: float = 30.0
+    undo_s: float = 30.0
+    margin_s: float = 5.0  # by which a dead-man timer outlives its phase
+
+    # restore
+    restore_s: float = 900.0  # the whole restore, where the request names no deadline
+    fetch_s: float = 600.0
+    clear_s: float = 60.0
+    rebuild_s: float = 180.0  # RESTORE, the phase
+    gpu_restore_s: float = 180.0
+    gpu_unlock_s: float = 30.0
+    release_s: float = 30.0
+
+    # limits
+    journal_limit: int = 4096  # decisions kept
+    ended_limit: int = 256  # attempts and restores kept after their end
+    lost_limit: int = 1024  # nodes kept after they were lost or left
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) <= 0:
+                raise BadRequest(f"policy: {field.name} must be positive", advice="correct it")
