@@ -1,0 +1,139 @@
+"""Port of the store: what must survive the coordinator, in the domain's words.
+
+Reading is open to everyone. Each write is one transaction under the leader's epoch: it compares
+the leader's key and the revision at which this store last saw the record, then puts. So a leader
+that was replaced changes nothing, and nothing is overwritten unseen.
+
+Errors of every method:
+
+    Fenced                      another leader came, or our lease may have run out: step down
+    StoreError(definite=True)   it surely did not happen: refused, no connection, record changed
+    StoreError(definite=False)  the answer was lost: look (`find_commit`, `show`), then decide
+
+Nothing here is repeated by itself once it may have reached etcd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from coordinator.core.errors import StoreError
+from coordinator.core.model import (
+    AttemptRecord,
+    AttemptState,
+    JobRecord,
+    NodeFacts,
+    RestoreRecord,
+    RestoreState,
+    Snapshot,
+    WorkerRecord,
+)
+
+ENDED_ATTEMPT = frozenset({AttemptState.COMMITTED, AttemptState.ABORTED})
+ENDED_RESTORE = frozenset({RestoreState.RUNNING, RestoreState.FAILED})
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Everything a new leader needs, at one revision."""
+
+    revision: int
+    jobs: tuple[JobRecord, ...]
+    attempts: tuple[AttemptRecord, ...]  # those that have not ended
+    restores: tuple[RestoreRecord, ...]  # those that have not ended
+    damaged: tuple[StoreError, ...] = ()  # values that cannot be read; each names its key
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One record that was put or deleted by whoever leads."""
+
+    revision: int
+    key: str
+    record: JobRecord | AttemptRecord | RestoreRecord | Snapshot | NodeFacts | None  # None: deleted
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the store has under one id."""
+
+    snapshot: Snapshot | None = None
+    attempt: AttemptRecord | None = None
+    restore: RestoreRecord | None = None
+
+
+class Store(Protocol):
+    """What must survive. One contract test runs against memory and against a real etcd."""
+
+    async def load(self) -> Loaded:
+        """Read all jobs and all unfinished work at one revision; remembers the revisions seen.
+
+        A damaged value is reported in `damaged` and its record left out: one bad key must not keep
+        all jobs without a leader, and writing it is refused since its revision was not seen.
+        """
+
+    async def put_job(self, record: JobRecord) -> None:
+        """Create or change a job; `latest` is left as it is and `incarnation` never gets lower."""
+
+    async def put_attempt(self, record: AttemptRecord) -> None:
+        """Write an attempt's record; a committed attempt never goes back to ABORTING or ABORTED."""
+
+    async def put_workers(self, job: str, attempt: str, records: Sequence[WorkerRecord]) -> None:
+        """Write what each worker put into the attempt, in batches; `commit` writes what is missing.
+
+        A crash half-way leaves worker records of an attempt that nothing refers to.
+        """
+
+    async def commit(self, snapshot: Snapshot, record: AttemptRecord) -> None:
+        """The one transaction: snapshot, `latest`, attempt COMMITTED (or STOPPING).
+
+        Worker records are written before. Committing the same snapshot again is a success. `latest`
+        moves only to a snapshot whose attempt began later. Refused when the job's incarnation
+        is not the snapshot's. With `definite=False` ask `find_commit` until it answers.
+        """
+
+    async def find_commit(self, job: str, attempt: str) -> Snapshot | None:
+        """Settle a commit whose answer was lost: the snapshot, or None when it never will be there.
+
+        Before it says None it moves the attempt's revision on, so that a commit still under
+        way in etcd cannot be applied afterwards.
+        """
+
+    async def admit_restore(self, record: RestoreRecord, old_incarnation: int) -> None:
+        """Write the restore's record and raise the job's incarnation from `old_incarnation`.
+
+        Of two restores at once one gets StoreError(definite=True). NotFound when the job or the
+        snapshot is not in the store.
+        """
+
+    async def put_restore(self, record: RestoreRecord) -> None:
+        """Write a later state of a restore."""
+
+    async def snapshots(self, job: str) -> tuple[Snapshot, ...]:
+        """All snapshots of a job, oldest first, `workers` left empty (see `snapshot`)."""
+
+    async def snapshot(self, snapshot: str, job: str = "") -> Snapshot:
+        """One snapshot with its workers; without `job` all jobs are searched. Raises NotFound."""
+
+    async def show(self, identity: str, job: str = "") -> Shown:
+        """Snapshot, attempt and restore of that id; without `job` all are searched. NotFound."""
+
+    async def put_node(self, facts: NodeFacts) -> None:
+        """Publish what a node is, under the leader's lease: it goes when the leader goes."""
+
+    async def forget_node(self, node: str) -> None:
+        """Take back what `put_node` published."""
+
+    async def nodes(self) -> tuple[NodeFacts, ...]:
+        """The nodes that the present leader has published."""
+
+    def watch(self) -> AsyncIterator[Loaded | Changed]:
+        """First all there is, then each change, over restarts of etcd; may repeat, never skips.
+
+        `Loaded` comes again where the history was compacted away meanwhile.
+        """
+
+    async def close(self) -> None:
+        """Release the connection; what was written stays."""
