@@ -1,4 +1,4 @@
-"""`python3 -m tools`: make `.tools/bin/{criu,etcd,etcdctl}` and the system's `nft`, `ip`, `ss` present.
+"""`python3 -m tools`: have `.tools/bin/{criu,etcd,etcdctl}` and the system's `nft`, `ip`, `ss`.
 
 `python3 -m tools system` does the second half alone (and ensures that `python -m venv` works).
 Runs on the bare system Python: standard library only.

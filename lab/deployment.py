@@ -1,0 +1,120 @@
+"""allstop itself in a lab: a control plane and shims, started by the commands a user types.
+
+Used by the demo, the integration tests and the bench, so that all three run what users run.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lab.cluster import Lab
+from lab.host import DISK, Host
+
+PORT = 7411
+STOP_TIMEOUT_S = 20.0
+
+
+@dataclass
+class Deployment:
+    """allstop's processes in one lab.
+
+    Attributes:
+        lab: the started lab.
+        root: a directory that every host sees at the same path; the image store lies below it.
+        options: further options of every `allstop shim`, such as ("--criu", PATH).
+    """
+
+    lab: Lab
+    root: Path
+    options: Sequence[str] = ()
+    plane: subprocess.Popen[Any] | None = None
+    shims: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Path:
+        """Where the control plane keeps its data and its socket."""
+        return self.root / "control"
+
+    @property
+    def store(self) -> Path:
+        """The image store that all hosts share."""
+        return self.root / "store"
+
+    @property
+    def socket(self) -> str:
+        """The coordinator's address for an operator on this machine."""
+        return f"unix:{self.state / 'allstop.sock'}"
+
+    def log(self, name: str) -> Path:
+        """What one of allstop's processes printed."""
+        return self.root / "logs" / f"{name}.log"
+
+    def start_control_plane(self, *options: str) -> None:
+        """Start embedded etcd and a coordinator on the control host; returns at once."""
+        for directory in (self.state, self.store, self.root / "logs"):
+            directory.mkdir(parents=True, exist_ok=True)
+        listen = f"{self.lab.control.address}:{PORT}"
+        self.plane = self._popen(
+            self.lab.control,
+            "control",
+            [*allstop("up"), "--listen", listen, "--state-dir", str(self.state), *options],
+        )
+
+    def stop_control_plane(self) -> None:
+        """End it as Ctrl-C would, and wait."""
+        if self.plane is not None:
+            self.plane.terminate()
+            self.plane.wait(STOP_TIMEOUT_S)
+            self.plane = None
+
+    def start_spare(self, host: Host) -> None:
+        """A shim without a worker."""
+        self.shims[host.name] = self._popen(
+            host, host.name, [*allstop("shim"), *self._shim_options(host)]
+        )
+
+    def start_worker(
+        self,
+        host: Host,
+        job: str,
+        *,
+        workers: int,
+        worker: int,
+        argv: Sequence[str],
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """A shim that starts one worker of a job."""
+        place = ["--job", job, "--workers", str(workers), "--worker", str(worker)]
+        self.shims[host.name] = self._popen(
+            host,
+            host.name,
+            [*allstop("shim"), *self._shim_options(host), "run", *place, "--", *argv],
+            env=env,
+        )
+
+    def _shim_options(self, host: Host) -> list[str]:
+        return [
+            *("--node", host.name, "--address", host.address),
+            *("--coordinator", f"{self.lab.control.address}:{PORT}"),
+            *("--store", str(self.store), "--staging", str(DISK / "staging")),
+            *self.options,
+        ]
+
+    def _popen(
+        self, host: Host, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[Any]:
+        with self.log(name).open("ab") as log:
+            return host.popen(
+                argv, env={**os.environ, **(env or {})}, stdout=log, stderr=subprocess.STDOUT
+            )
+
+
+def allstop(verb: str) -> list[str]:
+    """The command line of one of allstop's verbs, by this Python."""
+    return [sys.executable, "-m", "coordinator.cli.main", verb]
