@@ -46,7 +46,12 @@ class ImageStore(Protocol):
         """Tells two stores apart; nodes that give the same identity share one store."""
 
     async def put(
-        self, staged: Path, manifest: Manifest, *, progress: Callable[[int, int], None], deadline_s: float
+        self,
+        staged: Path,
+        manifest: Manifest,
+        *,
+        progress: Callable[[int, int], None],
+        deadline_s: float,
     ) -> tuple[str, str]:
         """Copy, hash and sync everything, then publish; return (place, digest) of the manifest.
 
@@ -55,9 +60,18 @@ class ImageStore(Protocol):
         """
 
     async def fetch(
-        self, place: str, digest: str, into: Path, *, progress: Callable[[int, int], None], deadline_s: float
+        self,
+        place: str,
+        digest: str,
+        into: Path,
+        *,
+        progress: Callable[[int, int], None],
+        deadline_s: float,
     ) -> Manifest:
-        """Bring the images to the node, verifying every digest; raises DriverError naming the file."""
+        """Bring the images to the node and verify every digest.
+
+        Raises DriverError naming the file that is missing or differs.
+        """
 
     async def delete(self, place: str) -> None:
         """Remove what `put` published; no error when it is gone."""

@@ -1,0 +1,221 @@
+"""ImageStore on a directory that all nodes see: a shared file system, or one disk in development.
+
+<root>/store.id                          random, made once: tells two stores apart
+<root>/partial/<job>.<action>.<worker>.… being written; nobody reads it
+<root>/<job>/<action>/<worker>/          published by one rename: whole or not there
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from coordinator.core.errors import DriverError
+from worker_shim.images import manifest as manifests
+from worker_shim.images.copying import CopyStopped, sync_directory
+from worker_shim.images.names import checked_name, inside
+from worker_shim.images.port import Manifest
+from worker_shim.images.staging import OWNER
+from worker_shim.images.transfer import Copy, Progress, Transfer, bounded, copy_all
+
+PARTIAL = "partial"
+IDENTITY = "store.id"
+DEAD_PARTIAL_S = 86_400.0
+
+
+class DirectoryStore:
+    """The image store on a directory; `progress` callbacks come from threads."""
+
+    def __init__(self, root: Path) -> None:
+        """Open (or make) the store; raises DriverError when the directory cannot be used."""
+        self.root = root
+        try:
+            (root / PARTIAL).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._identity = _identity(root)
+        except OSError as error:
+            raise _store_error(error, root) from error
+
+    @property
+    def identity(self) -> str:
+        """The random id that was written when the store was made."""
+        return self._identity
+
+    def free_bytes(self) -> int:
+        """Room left for an ordinary user."""
+        room = os.statvfs(self.root)
+        return room.f_bavail * room.f_frsize
+
+    async def put(
+        self, staged: Path, manifest: Manifest, *, progress: Progress, deadline_s: float
+    ) -> tuple[str, str]:
+        """Copy, hash and sync everything, then publish; return (place, digest) of the manifest.
+
+        A crash half-way leaves only a directory under `partial/` that `sweep` removes.
+        Raises DriverError: store full or unreachable, deadline passed, place taken.
+        """
+        names = (checked_name(manifest.job, "job"), checked_name(manifest.action, "action"))
+        place = "/".join((*names, str(manifest.worker)))
+        half = self.root / PARTIAL / f"{place.replace('/', '.')}.{secrets.token_hex(4)}"
+        copies = await asyncio.to_thread(_staged_files, staged, half)
+        job = Transfer(sum(copy.size_bytes for copy in copies), progress)
+        work = partial(self._put, copies, half, manifest, place, job)
+        return place, await bounded(work, job, deadline_s, f"writing {place} to the image store")
+
+    def _put(
+        self, copies: Sequence[Copy], half: Path, manifest: Manifest, place: str, job: Transfer
+    ) -> str:
+        target = inside(self.root, place)
+        try:
+            half.mkdir(mode=0o700)
+            stored = copy_all(copies, job, sync=True)
+            encoded = manifests.encode(replace(manifest, files=tuple(stored)))
+            _write_synced(half / manifests.FILE_NAME, encoded)
+            for directory in (path for path in half.rglob("*") if path.is_dir()):
+                sync_directory(directory)
+            sync_directory(half)
+            if job.stop.is_set():
+                raise CopyStopped
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.rename(half, target)
+        except OSError as error:
+            raise _store_error(error, self.root) from error
+        finally:
+            shutil.rmtree(half, ignore_errors=True)
+        try:
+            for directory in (target.parent, target.parent.parent, self.root):
+                sync_directory(directory)
+        except OSError as error:
+            raise _store_error(error, self.root, definite=False) from error
+        return manifests.digest_of(encoded)
+
+    async def fetch(
+        self, place: str, digest: str, into: Path, *, progress: Progress, deadline_s: float
+    ) -> Manifest:
+        """Bring the images to the existing directory `into`, verifying every digest.
+
+        Raises DriverError naming the file that is missing or not what was committed; `into` then
+        holds part of the images. The store itself is only read.
+        """
+        source = inside(self.root, place)
+        job = Transfer(0, progress)
+        work = partial(_fetch, source, digest, into, job)
+        return await bounded(work, job, deadline_s, f"reading {place} from the image store")
+
+    async def delete(self, place: str) -> None:
+        """Remove what `put` published; it vanishes at once, its bytes a moment later."""
+        await asyncio.to_thread(self._delete, inside(self.root, place))
+
+    def _delete(self, target: Path) -> None:
+        dying = self.root / PARTIAL / f"deleted.{secrets.token_hex(8)}"
+        try:
+            os.rename(target, dying)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _store_error(error, self.root) from error
+        shutil.rmtree(dying, ignore_errors=True)
+
+    def sweep(self, *, older_than_s: float = DEAD_PARTIAL_S) -> tuple[str, ...]:
+        """Remove partial directories that nobody has touched for so long; returns their names."""
+        swept = []
+        for half in sorted((self.root / PARTIAL).iterdir()):
+            newest = max(path.stat().st_mtime for path in (half, *half.rglob("*")))
+            if time.time() - newest >= older_than_s:
+                shutil.rmtree(half, ignore_errors=True)
+                swept.append(half.name)
+        return tuple(swept)
+
+
+def _fetch(source: Path, digest: str, into: Path, job: Transfer) -> Manifest:
+    try:
+        encoded = (source / manifests.FILE_NAME).read_bytes()
+    except FileNotFoundError as error:
+        raise DriverError(
+            f"the image store has no {source}",
+            advice="is the store mounted here the one the snapshot was written to?",
+        ) from error
+    except OSError as error:
+        raise _store_error(error, source) from error
+    manifest = manifests.decode(encoded, digest)
+    job.total_bytes = sum(file.size_bytes for file in manifest.files)
+    copies = [
+        Copy(inside(source, file.name), inside(into, file.name), file.name, file.size_bytes)
+        for file in manifest.files
+    ]
+    try:
+        found = copy_all(copies, job, sync=False)
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename))
+        raise DriverError(
+            f"{missing.relative_to(source) if missing.is_relative_to(source) else missing} "
+            "of the snapshot is missing in the image store",
+            advice="the image store is damaged; restore an older snapshot",
+        ) from error
+    except OSError as error:
+        raise _store_error(error, into) from error
+    for want, have in zip(manifest.files, found, strict=True):
+        if want != have:
+            raise DriverError(
+                f"{want.name} in the image store is not what was committed",
+                advice="the image store is damaged; restore an older snapshot",
+                details=(
+                    f"expected {want.size_bytes} bytes, blake3 {want.digest}",
+                    f"found {have.size_bytes} bytes, blake3 {have.digest}",
+                ),
+            )
+    return manifest
+
+
+def _identity(root: Path) -> str:
+    """Read the store's id, or make it; two shims that start at once agree by link(2)."""
+    path = root / IDENTITY
+    if not path.exists():
+        mine = root / PARTIAL / f"{IDENTITY}.{secrets.token_hex(4)}"
+        _write_synced(mine, secrets.token_hex(16).encode())
+        try:
+            os.link(mine, path)
+            sync_directory(root)
+        except FileExistsError:
+            pass
+        finally:
+            mine.unlink()
+    return path.read_text().strip()
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _staged_files(staged: Path, half: Path) -> list[Copy]:
+    """Every regular file of the staging place but the owner's mark."""
+    names = sorted(path.relative_to(staged) for path in staged.rglob("*") if path.is_file())
+    return [
+        Copy(staged / name, half / name, str(name), (staged / name).stat().st_size)
+        for name in names
+        if name != Path(OWNER)
+    ]
+
+
+def _store_error(error: OSError, root: Path, *, definite: bool = True) -> DriverError:
+    """The one place where this edge's operating system errors become ours."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what, advice = f"no room left under {root}", "make room, or delete old snapshots"
+    elif error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+        what, advice = f"{error.filename2 or error.filename} exists already", ""
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        what, advice = f"{root} may not be written", "the shim needs write access to it"
+    else:
+        what, advice = f"{root} cannot be used", "is the shared file system mounted?"
+    return DriverError(what, advice=advice, definite=definite, details=(str(error),))

@@ -1,0 +1,94 @@
+"""ImageStore in memory, for tests of whoever uses one; same rules, no disk of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from blake3 import blake3
+
+from coordinator.core.errors import DriverError
+from worker_shim.images import manifest as manifests
+from worker_shim.images.names import inside
+from worker_shim.images.port import Manifest, StoredFile
+from worker_shim.images.staging import OWNER
+
+
+@dataclass
+class FakeImageStore:
+    """Keeps what was put as bytes; set `failure` to make the next call raise it."""
+
+    identity: str = "fake-store"
+    published: dict[str, tuple[bytes, dict[str, bytes]]] = field(default_factory=dict)
+    failure: DriverError | None = None
+    room_bytes: int = 1 << 40
+
+    async def put(
+        self,
+        staged: Path,
+        manifest: Manifest,
+        *,
+        progress: Callable[[int, int], None],
+        deadline_s: float,
+    ) -> tuple[str, str]:
+        """Keep every staged file; nothing is kept when `failure` is set."""
+        self._fail()
+        place = f"{manifest.job}/{manifest.action}/{manifest.worker}"
+        if place in self.published:
+            raise DriverError(f"{place} exists already")
+        content = await asyncio.to_thread(_staged_files, staged)
+        total = sum(len(data) for data in content.values())
+        progress(total, total)
+        files = tuple(
+            StoredFile(name, len(data), str(blake3(data).hexdigest()))
+            for name, data in content.items()
+        )
+        encoded = manifests.encode(replace(manifest, files=files))
+        self.published[place] = (encoded, content)
+        return place, manifests.digest_of(encoded)
+
+    async def fetch(
+        self,
+        place: str,
+        digest: str,
+        into: Path,
+        *,
+        progress: Callable[[int, int], None],
+        deadline_s: float,
+    ) -> Manifest:
+        """Write the files below `into` after the same checks as a real store."""
+        self._fail()
+        if place not in self.published:
+            raise DriverError(f"the image store has no {place}")
+        encoded, content = self.published[place]
+        manifest = manifests.decode(encoded, digest)
+        for file in manifest.files:
+            data = content.get(file.name)
+            if data is None or str(blake3(data).hexdigest()) != file.digest:
+                raise DriverError(f"{file.name} in the image store is not what was committed")
+            path = inside(into, file.name)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.write_bytes(data)
+        total = sum(file.size_bytes for file in manifest.files)
+        progress(total, total)
+        return manifest
+
+    async def delete(self, place: str) -> None:
+        """Forget it; no error when it is not there."""
+        self.published.pop(place, None)
+
+    def free_bytes(self) -> int:
+        """As set."""
+        return self.room_bytes
+
+    def _fail(self) -> None:
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+
+def _staged_files(staged: Path) -> dict[str, bytes]:
+    names = sorted(path.relative_to(staged) for path in staged.rglob("*") if path.is_file())
+    return {str(name): (staged / name).read_bytes() for name in names if name != Path(OWNER)}

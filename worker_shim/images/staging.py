@@ -1,0 +1,90 @@
+"""Staging: the node's own disk, where a dump lands before it is in the store.
+
+    <root>/<job>/<worker>/<action>/
+        owner         name of the node whose shim made it
+        images/       what CRIU wrote
+        files/        copies of files that were open for writing at the cut
+        network.json  the tree's TCP sockets at the cut
+
+Everything but `owner` goes to the store and comes back from it under the same names.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from coordinator.core.errors import DriverError
+from worker_shim.images.names import checked_name
+
+OWNER = "owner"
+IMAGES = "images"
+FILES = "files"
+SOCKETS = "network.json"
+
+
+class Staging:
+    """The staging directory of one node's shim; several shims of one machine may share the root."""
+
+    def __init__(self, root: Path, node: str) -> None:
+        """Use `root` for `node`; it is made when missing, readable by its owner only."""
+        self.root = root
+        self.node = node
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def place(self, job: str, worker: int, action: str) -> Path:
+        """Where the images of this worker of this attempt or restore are."""
+        return self.root / checked_name(job, "job") / str(worker) / checked_name(action, "action")
+
+    def create(self, job: str, worker: int, action: str, *, need_bytes: int) -> Path:
+        """Make an empty place with room for `need_bytes`; raises DriverError when there is not."""
+        free = self.free_bytes()
+        if free < need_bytes:
+            raise DriverError(
+                f"staging has {_mib(free)} MiB free and the worker needs {_mib(need_bytes)} MiB",
+                advice=f"make room under {self.root} or give the shim another --staging directory",
+            )
+        place = self.place(job, worker, action)
+        _remove(place)
+        for directory in (place, place / IMAGES, place / FILES):
+            directory.mkdir(mode=0o700, parents=True)
+        (place / OWNER).write_text(self.node)
+        return place
+
+    def drop(self, job: str, worker: int, action: str) -> None:
+        """Remove the place; no error when there is none."""
+        _remove(self.place(job, worker, action))
+
+    def sweep(self) -> tuple[str, ...]:
+        """At start: remove what an earlier shim of this node left; returns what went."""
+        swept = []
+        for owner in sorted(self.root.glob(f"*/*/*/{OWNER}")):
+            if owner.read_text() == self.node:
+                _remove(owner.parent)
+                swept.append(str(owner.parent.relative_to(self.root)))
+        return tuple(swept)
+
+    def free_bytes(self) -> int:
+        """Room left for an ordinary user."""
+        room = os.statvfs(self.root)
+        return room.f_bavail * room.f_frsize
+
+
+def _remove(place: Path) -> None:
+    """Take the owner's mark away last, so that a sweep still finds what a crash left."""
+    if not place.exists():
+        return
+    for entry in place.iterdir():
+        if entry.name == OWNER:
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    (place / OWNER).unlink(missing_ok=True)
+    place.rmdir()
+
+
+def _mib(size: int) -> int:
+    return size // (1 << 20)

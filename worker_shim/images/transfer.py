@@ -1,0 +1,92 @@
+"""A set of files on their way: several threads, one deadline, one way to stop them all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from coordinator.core.errors import DriverError
+from worker_shim.images.copying import CopyStopped, copy_hashed
+from worker_shim.images.port import StoredFile
+
+COPIERS = 4
+
+Progress = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One file to copy."""
+
+    source: Path
+    target: Path
+    name: str
+    size_bytes: int
+
+
+@dataclass
+class Transfer:
+    """What the threads of one put or fetch share."""
+
+    total_bytes: int
+    progress: Progress
+    stop: threading.Event = field(default_factory=threading.Event)
+    done_bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def advance(self, count: int) -> None:
+        """Count bytes and tell whoever watches; called from the copying threads."""
+        with self.lock:
+            self.done_bytes += count
+            self.progress(self.done_bytes, self.total_bytes)
+
+
+async def bounded(work: Callable[[], T], job: Transfer, deadline_s: float, doing: str) -> T:
+    """Run in a thread; at the deadline or a cancellation tell it to stop and wait until it has.
+
+    The thread looks at `stop` between chunks, so the wait is one chunk long.
+    """
+    thread = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.wait({thread}, timeout=deadline_s)
+    finally:
+        job.stop.set()
+        await asyncio.wait({thread})
+    try:
+        return thread.result()  # also when it was done at the very last moment: look, then decide
+    except CopyStopped:
+        raise DriverError(
+            f"{doing} did not end within {deadline_s:.1f} s",
+            advice="a slower store needs a longer persist or fetch deadline",
+            details=(f"{job.done_bytes} of {job.total_bytes} bytes were copied",),
+        ) from None
+
+
+def copy_all(copies: Sequence[Copy], job: Transfer, *, sync: bool) -> list[StoredFile]:
+    """Copy in a few threads; the first error stops the others."""
+    with ThreadPoolExecutor(COPIERS, thread_name_prefix="images") as pool:
+        futures: list[Future[StoredFile]] = [
+            pool.submit(
+                copy_hashed,
+                copy.source,
+                copy.target,
+                copy.name,
+                stop=job.stop,
+                progress=job.advance,
+                sync=sync,
+            )
+            for copy in copies
+        ]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failed = [error for future in done if (error := future.exception()) is not None]
+        if failed:
+            job.stop.set()
+            real = [error for error in failed if not isinstance(error, CopyStopped)]
+            raise (real or failed)[0]
+    return [future.result() for future in futures]
