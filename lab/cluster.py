@@ -123,6 +123,15 @@ class Lab:
         port = f"v{index}"
         host = self.hosts[name] = self._spawn(name, address, port)
         self._write_hosts_file()
+        try:
+            self._connect(host, port)
+        except BaseException:
+            host.kill()
+            raise
+        return host
+
+    def _connect(self, host: Host, port: str) -> None:
+        """Run a cable from the bridge to the host's `eth0`."""
         there = pid_in_control(host.init_pid)
         configure(
             self.control,
@@ -133,10 +142,9 @@ class Lab:
         configure(
             host,
             "link set lo up",
-            f"address add {address}/{self._network.prefixlen} dev eth0",
+            f"address add {host.address}/{self._network.prefixlen} dev eth0",
             "link set eth0 up",
         )
-        return host
 
     def close(self) -> None:
         """End every process of every host and wait for it (bounded). The disks stay."""

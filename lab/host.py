@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -83,7 +84,7 @@ class Host:
         """Start a program in the host, in a session of its own (a terminal's Ctrl-C misses it).
 
         Its signals, exit status and streams are those of the returned process, except that
-        SIGSTOP stops only the outer half (use `pause`). It ends with the host, and with the owner.
+        SIGSTOP stops only the outer half (see `pid_of`). It ends with the host, and with the owner.
         `env`: as for Popen, None passes the owner's on. Raises HostGone.
         """
         line, fd = self.wrap(argv, cwd)
@@ -99,6 +100,19 @@ class Host:
         )
         self._started = [p for p in self._started if p.poll() is None] + [process]
         return process
+
+    def pid_of(self, process: subprocess.Popen[Any]) -> int:
+        """The program's own pid, as the lab's owner sees it: for SIGSTOP, /proc and the like.
+
+        `process` comes from `popen`. Raises LabError if the program has ended.
+        """
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while process.poll() is None and time.monotonic() < deadline:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            if found := children.read_text().split():
+                return int(found[0])
+            time.sleep(0.01)
+        raise LabError(f"{self.name}: the program has ended (exit status {process.returncode})")
 
     def run(
         self,

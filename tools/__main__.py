@@ -7,7 +7,7 @@ Runs on the bare system Python: standard library only.
 import sys
 from pathlib import Path
 
-from tools.fetch import fetch_programs
+from tools.fetch import fetch_programs, unfetchable
 from tools.messages import Missing
 from tools.system import ensure_system
 
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
         print(__doc__, file=sys.stderr)
         return 2
     try:
-        ensure_system()
+        ensure_system([] if argv else unfetchable())
         if not argv:
             fetch_programs(ROOT)
     except Missing as missing:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tools.messages import Missing, how_to_install
+from tools.messages import Missing
 from tools.private_apt import PrivateApt
 from tools.probe import PROBE_TIMEOUT_S, distribution_ids, version_of, which
 
@@ -68,11 +68,6 @@ def build(tools: Path) -> None:
     (new / "bin").mkdir(parents=True)
     lacking = [name for name in MINIMUM if not link_system_program(name, new / "bin")]
     if lacking:
-        ids = distribution_ids()
-        if ids[:1] != ["debian"]:
-            shutil.rmtree(new)
-            names = sorted({"criu >= 4.2" if n == "criu" else "etcd >= 3.5" for n in lacking})
-            raise how_to_install(names, ids)
         fetch_from_sid(lacking, new)
     for name in MINIMUM:
         require_version(new / "bin" / name)
@@ -82,14 +77,27 @@ def build(tools: Path) -> None:
     print(f"{tools.name} made in {time.monotonic() - began:.0f} s")
 
 
-def link_system_program(name: str, into: Path) -> bool:
-    """Link the system's own program if it is new enough; return whether it was."""
+def unfetchable() -> list[str]:
+    """What is missing (as in `messages.PACKAGES`) and cannot be fetched: nothing, on Debian."""
+    if distribution_ids()[:1] == ["debian"]:
+        return []
+    lacking = [name for name in MINIMUM if system_program(name) is None]
+    return sorted({"criu >= 4.2" if name == "criu" else "etcd >= 3.5" for name in lacking})
+
+
+def system_program(name: str) -> Path | None:
+    """The system's own program, if it is new enough."""
     found = which(name)
     version = version_of(found, VERSION_ARGUMENT[name])
-    if found is None or version is None or version < MINIMUM[name]:
-        return False
-    (into / name).symlink_to(found)
-    return True
+    return found if version is not None and version >= MINIMUM[name] else None
+
+
+def link_system_program(name: str, into: Path) -> bool:
+    """Link the system's own program if it is new enough; return whether it was."""
+    found = system_program(name)
+    if found is not None:
+        (into / name).symlink_to(found)
+    return found is not None
 
 
 def fetch_from_sid(names: list[str], new: Path) -> None:

@@ -18,13 +18,18 @@ def missing_from_system() -> list[str]:
     return missing
 
 
-def ensure_system() -> None:
-    """Install what is missing with apt where that is possible; raise Missing where it is not."""
+def ensure_system(unfetchable: list[str]) -> None:
+    """Install what is missing with apt where that is possible; raise Missing where it is not.
+
+    `unfetchable`: what else is missing and must come from the distribution, so that one message
+    names everything.
+    """
     missing = missing_from_system()
+    by_hand = which("apt-get") is None or os.geteuid() != 0
+    if unfetchable or (missing and by_hand):
+        raise how_to_install(unfetchable + missing, distribution_ids())
     if not missing:
         return
-    if which("apt-get") is None or os.geteuid() != 0:
-        raise how_to_install(missing, distribution_ids())
     packages = {"nft": "nftables", "ip": "iproute2", "ss": "iproute2"}
     wanted = sorted({packages.get(name, "python3-venv") for name in missing})
     print(f"installing {' '.join(wanted)} with apt", flush=True)
