@@ -19,6 +19,7 @@ def main(argv: list[str]) -> int:
     if argv not in ([], ["system"]):
         print(__doc__, file=sys.stderr)
         return 2
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
         ensure_system([] if argv else unfetchable())
         if not argv:
