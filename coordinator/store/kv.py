@@ -6,9 +6,11 @@ written once, in `records` and `election`, on top of this.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+COMPACTED = "compacted"  # in the details of the StoreError for a revision that is gone
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class KeyValue(Protocol):
     async def revoke(self, lease: int) -> None:
         """End a lease and delete its keys; no error when it is gone."""
 
-    def watch(self, prefix: str, revision: int) -> AsyncIterator[Event | Compacted]:
+    def watch(self, prefix: str, revision: int) -> AsyncGenerator[Event | Compacted]:
         """Every change below `prefix` from `revision` on; goes on over broken connections."""
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ Nothing here is repeated by itself once it may have reached etcd.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -53,6 +53,7 @@ class Changed:
     revision: int
     key: str
     record: JobRecord | AttemptRecord | RestoreRecord | Snapshot | NodeFacts | None  # None: deleted
+    damaged: StoreError | None = None  # the new value cannot be read; `record` is None then
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,10 @@ class Store(Protocol):
     async def commit(self, snapshot: Snapshot, record: AttemptRecord) -> None:
         """The one transaction: snapshot, `latest`, attempt COMMITTED (or STOPPING).
 
-        Worker records are written before. Committing the same snapshot again is a success. `latest`
-        moves only to a snapshot whose attempt began later. Refused when the job's incarnation
-        is not the snapshot's. With `definite=False` ask `find_commit` until it answers.
+        Worker records are written before. Committing the same snapshot again is a success.
+        `latest` moves only to a snapshot whose attempt began later. Refused when the job's
+        incarnation is not the snapshot's; a job that is not in the store yet is made from the
+        snapshot. With `definite=False` ask `find_commit` until it answers.
         """
 
     async def find_commit(self, job: str, attempt: str) -> Snapshot | None:
@@ -105,7 +107,8 @@ class Store(Protocol):
         """Write the restore's record and raise the job's incarnation from `old_incarnation`.
 
         Of two restores at once one gets StoreError(definite=True). NotFound when the job or the
-        snapshot is not in the store.
+        snapshot is not in the store. With `definite=False` call it again with the same record:
+        if it had arrived, that is a success.
         """
 
     async def put_restore(self, record: RestoreRecord) -> None:
@@ -129,7 +132,7 @@ class Store(Protocol):
     async def nodes(self) -> tuple[NodeFacts, ...]:
         """The nodes that the present leader has published."""
 
-    def watch(self) -> AsyncIterator[Loaded | Changed]:
+    def watch(self) -> AsyncGenerator[Loaded | Changed]:
         """First all there is, then each change, over restarts of etcd; may repeat, never skips.
 
         `Loaded` comes again where the history was compacted away meanwhile.

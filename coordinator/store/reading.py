@@ -1,0 +1,281 @@
+"""What can be read from the store; open to leaders, replicas and tools alike."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from coordinator.core.errors import NotFound, StoreError, Where
+from coordinator.core.model import (
+    AttemptRecord,
+    JobRecord,
+    NodeFacts,
+    RestoreRecord,
+    Snapshot,
+    WorkerRecord,
+)
+from coordinator.store.codec import decode
+from coordinator.store.keys import Keys, Kind, Place
+from coordinator.store.kv import COMPACTED, Compacted, Event, Item, KeyValue, Range, below
+from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Changed, Loaded, Shown
+
+PAGE_KEYS = 200  # keys of one answer; values are a few KiB, and 128 ranges fit in one request
+POINTS_PER_READ = 100
+PAGES_MAX = 100_000
+RELOADS_MAX = 3  # a listing that the compaction overtook is begun anew
+
+_CLASSES: dict[Kind, type[Any]] = {
+    Kind.NODE: NodeFacts,
+    Kind.JOB: JobRecord,
+    Kind.ATTEMPT: AttemptRecord,
+    Kind.SNAPSHOT: Snapshot,
+    Kind.RESTORE: RestoreRecord,
+    Kind.WORKER: WorkerRecord,
+}
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All records but workers and snapshots, as they stood at one revision."""
+
+    revision: int
+    items: tuple[tuple[Place, Item], ...]
+
+
+class Reader:
+    """The reading half of the store; see `port.Store` for what each method promises."""
+
+    def __init__(self, kv: KeyValue, prefix: str = "/allstop") -> None:
+        """Read below `prefix` of `kv`."""
+        self.kv = kv
+        self.keys = Keys(prefix)
+
+    async def load(self) -> Loaded:
+        """Read all jobs and all unfinished work at one revision."""
+        return self._loaded(await self._listing())
+
+    async def snapshots(self, job: str) -> tuple[Snapshot, ...]:
+        """All snapshots of a job, oldest first, without workers."""
+        items = await self._all(self.keys.snapshots(job))
+        items.sort(key=lambda each: each.create_revision)
+        return tuple(self.record_of(Snapshot, each) for each in items)
+
+    async def snapshot(self, snapshot: str, job: str = "") -> Snapshot:
+        """One snapshot with its workers; NotFound when no job (or not this one) has it."""
+        for name in [job] if job else await self.job_names():
+            view = await self.kv.read(Range(self.keys.snapshot(name, snapshot)))
+            if view.found[0]:
+                return await self.join(self.record_of(Snapshot, view.found[0][0]), view.revision)
+        raise NotFound(
+            f"there is no snapshot {snapshot}",
+            where=Where(job=job),
+            advice="`allstop snapshots JOB` lists them; an attempt that was not committed is none",
+        )
+
+    async def show(self, identity: str, job: str = "") -> Shown:
+        """Whatever has that id; NotFound when nothing has."""
+        for name in [job] if job else await self.job_names():
+            view = await self.kv.read(
+                Range(self.keys.snapshot(name, identity)),
+                Range(self.keys.attempt(name, identity)),
+                Range(self.keys.restore(name, identity)),
+            )
+            if not any(view.found):
+                continue
+            snapshot = self._first(Snapshot, view.found[0])
+            if snapshot is not None:
+                snapshot = await self.join(snapshot, view.revision)
+            return Shown(
+                snapshot,
+                self._first(AttemptRecord, view.found[1]),
+                self._first(RestoreRecord, view.found[2]),
+            )
+        raise NotFound(f"there is no snapshot, attempt or restore {identity}", where=Where(job=job))
+
+    async def nodes(self) -> tuple[NodeFacts, ...]:
+        """The nodes that the present leader has published."""
+        return tuple(self.record_of(NodeFacts, each) for each in await self._all(self.keys.nodes))
+
+    async def watch(self) -> AsyncGenerator[Loaded | Changed]:
+        """First all there is, then each change; `Loaded` again after a compaction."""
+        while True:
+            listing = await self._listing()
+            jobs = {place.job: item for place, item in listing.items if place.kind is Kind.JOB}
+            latest = {
+                place.job: item.value.decode(errors="replace")
+                for place, item in listing.items
+                if place.kind is Kind.LATEST
+            }
+            yield self._loaded(listing)
+            follow = self.kv.watch(f"{self.keys.prefix}/", listing.revision + 1)
+            async with aclosing(follow) as changes:
+                async for event in changes:
+                    if isinstance(event, Compacted):
+                        break
+                    changed = self._changed(event, jobs, latest)
+                    if changed is not None:
+                        yield changed
+
+    # -- pieces, also used by the writing half -----------------------------------------------------
+
+    def record_of(self, cls: type[_Value], item: Item) -> _Value:
+        """Decode a value and hold it against the key it stands under."""
+        record = decode(cls, item.value, item.key)
+        place = self.keys.place(item.key)
+        named = {"job": place.job, str(place.kind): place.identity, "worker": place.worker}
+        for name, wanted in named.items():
+            if wanted and hasattr(record, name) and str(getattr(record, name)) != wanted:
+                raise StoreError(
+                    f"the value of {item.key} in the store is of another {name}: "
+                    f"{getattr(record, name)}",
+                    advice="somebody copied or edited it; put it back or delete it",
+                )
+        return record
+
+    async def join(self, snapshot: Snapshot, revision: int) -> Snapshot:
+        """Add the workers to a snapshot; StoreError when not all ranks are there (invariant 1)."""
+        prefix = self.keys.workers(snapshot.job, snapshot.snapshot)
+        items = await self._all(prefix, revision)
+        workers = sorted(
+            (self.record_of(WorkerRecord, each) for each in items), key=lambda each: each.worker
+        )
+        ranks = {state.rank for worker in workers for state in worker.ranks}
+        whole = len(ranks) == snapshot.world_size if snapshot.world_size else bool(workers)
+        if not whole:
+            raise StoreError(
+                f"snapshot {snapshot.snapshot} is not whole in the store: {len(workers)} workers "
+                f"with {len(ranks)} of {snapshot.world_size} ranks below {prefix}",
+                where=Where(job=snapshot.job),
+                advice="worker records were deleted by hand; use another snapshot",
+            )
+        return replace(snapshot, workers=tuple(workers))
+
+    async def job_names(self) -> list[str]:
+        """All jobs, by leaping over what lies below each."""
+        names: list[str] = []
+        cursor = self.keys.jobs
+        for _ in range(PAGES_MAX):
+            asked = Range(cursor, below(self.keys.jobs), limit=1, keys_only=True)
+            found = (await self.kv.read(asked)).found[0]
+            if not found:
+                return names
+            key = found[0].key
+            job, *rest = key.removeprefix(self.keys.jobs).split("/")
+            if job not in names:
+                names.append(job)
+            cursor = below(f"{self.keys.jobs}{job}/") if rest else f"{key}\0"
+        raise StoreError(f"more than {PAGES_MAX} jobs below {self.keys.jobs}")
+
+    async def _all(self, prefix: str, revision: int = 0) -> list[Item]:
+        """Every item below a prefix, page by page, all at one revision."""
+        items: list[Item] = []
+        cursor = prefix
+        for _ in range(PAGES_MAX):
+            view = await self.kv.read(
+                Range(cursor, below(prefix), limit=PAGE_KEYS, revision=revision)
+            )
+            revision = revision or view.revision
+            items += view.found[0]
+            if len(view.found[0]) < PAGE_KEYS:
+                return items
+            cursor = f"{items[-1].key}\0"
+        raise StoreError(f"more than {PAGES_MAX * PAGE_KEYS} keys below {prefix}")
+
+    async def _listing(self) -> Listing:
+        for left in reversed(range(RELOADS_MAX)):
+            try:
+                revision, places = await self._places()
+                items = await self._points([key for key, _ in places], revision)
+                known = dict(places)
+                return Listing(revision, tuple((known[each.key], each) for each in items))
+            except StoreError as error:
+                if COMPACTED not in error.details or not left:
+                    raise
+        raise StoreError("the listing was never finished")
+
+    async def _places(self) -> tuple[int, list[tuple[str, Place]]]:
+        """Keys of jobs, attempts and restores; the workers of an attempt are leapt over."""
+        wanted: list[tuple[str, Place]] = []
+        cursor, revision = self.keys.jobs, 0
+        for _ in range(PAGES_MAX):
+            view = await self.kv.read(
+                Range(cursor, below(self.keys.jobs), PAGE_KEYS, keys_only=True, revision=revision)
+            )
+            revision = revision or view.revision
+            for item in view.found[0]:
+                place = self.keys.place(item.key)
+                if place.kind in (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE):
+                    wanted.append((item.key, place))
+            if len(view.found[0]) < PAGE_KEYS:
+                return revision, wanted
+            last = view.found[0][-1].key
+            place = self.keys.place(last)
+            leap = place.kind is Kind.WORKER
+            cursor = below(self.keys.workers(place.job, place.identity)) if leap else f"{last}\0"
+        raise StoreError(f"more than {PAGES_MAX * PAGE_KEYS} keys below {self.keys.jobs}")
+
+    async def _points(self, keys: list[str], revision: int) -> list[Item]:
+        items: list[Item] = []
+        for start in range(0, len(keys), POINTS_PER_READ):
+            some = keys[start : start + POINTS_PER_READ]
+            view = await self.kv.read(*(Range(key, revision=revision) for key in some))
+            items += [item for found in view.found for item in found]
+        return items
+
+    def _loaded(self, listing: Listing) -> Loaded:
+        damaged: list[StoreError] = []
+        latest: dict[str, str] = {}
+        records: dict[Kind, list[Any]] = {Kind.JOB: [], Kind.ATTEMPT: [], Kind.RESTORE: []}
+        for place, item in listing.items:
+            try:
+                if place.kind is Kind.LATEST:
+                    latest[place.job] = _text(item)
+                else:
+                    records[place.kind].append(self.record_of(_CLASSES[place.kind], item))
+            except StoreError as error:
+                damaged.append(error)
+        return Loaded(
+            listing.revision,
+            tuple(replace(each, latest=latest.get(each.job, "")) for each in records[Kind.JOB]),
+            tuple(each for each in records[Kind.ATTEMPT] if each.state not in ENDED_ATTEMPT),
+            tuple(each for each in records[Kind.RESTORE] if each.state not in ENDED_RESTORE),
+            tuple(damaged),
+        )
+
+    def _changed(
+        self, event: Event, jobs: dict[str, Item], latest: dict[str, str]
+    ) -> Changed | None:
+        """A change as its reader wants it: a moved `latest` is a changed job."""
+        place = self.keys.place(event.key)
+        if place.kind in (Kind.WORKER, Kind.FOREIGN):
+            return None
+        item = event.item
+        try:
+            if place.kind is Kind.LATEST:
+                latest[place.job] = _text(item) if item else ""
+                item = jobs.get(place.job)
+            elif place.kind is Kind.JOB:
+                jobs.pop(place.job, None)
+                if item is not None:
+                    jobs[place.job] = item
+            if item is None:
+                return Changed(event.revision, event.key, None)
+            record = self.record_of(_CLASSES[self.keys.place(item.key).kind], item)
+        except StoreError as error:
+            return Changed(event.revision, event.key, None, error)
+        if isinstance(record, JobRecord):
+            record = replace(record, latest=latest.get(place.job, ""))
+        return Changed(event.revision, event.key, record)
+
+    def _first(self, cls: type[_Value], found: tuple[Item, ...]) -> _Value | None:
+        return self.record_of(cls, found[0]) if found else None
+
+
+def _text(item: Item) -> str:
+    try:
+        return item.value.decode()
+    except UnicodeDecodeError as error:
+        raise StoreError(f"the value of {item.key} in the store is not text: {error}") from error

@@ -1,0 +1,319 @@
+"""The store's rules, written once over any `KeyValue`: commit, admission, what never goes back.
+
+Jobs are read, decided on and compared in one go; attempts and restores build on the revision that
+this store last saw (`writing`). One job's writes go one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from coordinator.core.errors import BugError, NotFound, StoreError, Where
+from coordinator.core.model import (
+    AttemptRecord,
+    AttemptState,
+    JobRecord,
+    NodeFacts,
+    RestoreRecord,
+    Snapshot,
+    WorkerRecord,
+)
+from coordinator.store.codec import encode
+from coordinator.store.fence import Fence
+from coordinator.store.keys import Kind
+from coordinator.store.kv import Compare, Delete, KeyValue, Put, Range, View
+from coordinator.store.port import ENDED_ATTEMPT, Loaded
+from coordinator.store.reading import Listing
+from coordinator.store.writing import ROUNDS_MAX, Conflict, Writer, mod, restless
+
+BATCH_OPS = 100  # of the 128 that etcd allows in one transaction
+BATCH_BYTES = 1_000_000  # of the 1.5 MiB that etcd allows in one request
+
+_UNDONE = (AttemptState.ABORTING, AttemptState.ABORTED)
+
+
+class Records(Writer):
+    """The whole store; see `port.Store` for what each method promises."""
+
+    def __init__(self, kv: KeyValue, fence: Fence | None = None, prefix: str = "/allstop") -> None:
+        """Write under `fence`; without one everything can be read and every write is Fenced."""
+        super().__init__(kv, fence, prefix)
+        self._stored: dict[str, dict[str, bytes]] = {}  # attempt key -> worker key -> value
+
+    async def close(self) -> None:
+        """Close the key-value client; resign first."""
+        await self.kv.close()
+
+    async def load(self) -> Loaded:
+        """Read all jobs and unfinished work, and build on what was seen."""
+        listing = await self._listing()
+        loaded = self._loaded(listing)
+        self._remember(listing, loaded)
+        return loaded
+
+    async def put_job(self, record: JobRecord) -> None:
+        """Create or change a job; `latest` stays, `incarnation` never gets lower."""
+        key, where = self.keys.job(record.job), Where(job=record.job)
+        value = encode(replace(record, latest=""))
+        async with self._lock(record.job):
+            for _ in range(ROUNDS_MAX):
+                found = (await self.kv.read(Range(key))).found[0]
+                stored = self._first(JobRecord, found)
+                if stored is not None and stored.incarnation > record.incarnation:
+                    raise StoreError(
+                        f"job {record.job} is at incarnation {stored.incarnation} already, "
+                        f"not to go back to {record.incarnation}",
+                        where=where,
+                    )
+                try:
+                    await self._write([mod(key, found)], [Put(key, value)])
+                    return
+                except Conflict:
+                    continue
+            raise restless(key, where)
+
+    async def put_attempt(self, record: AttemptRecord) -> None:
+        """Write an attempt's record; a committed attempt is never undone."""
+        key = self.keys.attempt(record.job, record.attempt)
+        committed = self.keys.snapshot(record.job, record.attempt)
+        guard = [Compare(committed, "create", 0)] if record.state in _UNDONE else []
+        async with self._lock(record.job):
+            await self._put_own(key, encode(record), guard, Where(job=record.job))
+            if record.state in ENDED_ATTEMPT:
+                self._stored.pop(key, None)
+
+    async def put_restore(self, record: RestoreRecord) -> None:
+        """Write a later state of a restore."""
+        key, where = self.keys.restore(record.job, record.restore), Where(job=record.job)
+        async with self._lock(record.job):
+            if not self._seen.get(key):
+                found = (await self.kv.read(Range(key))).found[0]
+                if not found:
+                    raise StoreError(f"restore {record.restore} was not admitted", where=where)
+                self._adopt(found)
+            await self._put_own(key, encode(record), [], where)
+
+    async def put_workers(self, job: str, attempt: str, records: Sequence[WorkerRecord]) -> None:
+        """Write worker records of an attempt in batches; those already written are left out."""
+        async with self._lock(job):
+            await self._put_workers(job, attempt, records)
+
+    async def commit(self, snapshot: Snapshot, record: AttemptRecord) -> None:
+        """The one transaction that makes a snapshot; see `port.Store.commit`."""
+        _check_commit(snapshot, record)
+        async with self._lock(snapshot.job):
+            if await self._committed_before(snapshot):
+                return
+            try:
+                await self._put_workers(snapshot.job, snapshot.snapshot, snapshot.workers)
+            except StoreError as error:
+                error.definite = True  # of the commit: it was not sent
+                raise
+            await self._commit(snapshot, record)
+
+    async def find_commit(self, job: str, attempt: str) -> Snapshot | None:
+        """Settle a commit whose answer was lost; None only once it cannot happen any more."""
+        committed, key = self.keys.snapshot(job, attempt), self.keys.attempt(job, attempt)
+        async with self._lock(job):
+            for _ in range(ROUNDS_MAX):
+                view = await self.kv.read(Range(committed), Range(key))
+                snapshot = self._first(Snapshot, view.found[0])
+                if snapshot is not None:
+                    self._adopt(view.found[1])
+                    return await self.join(snapshot, view.revision)
+                if not view.found[1]:
+                    return None  # a commit compares the attempt's revision, and there is none
+                item = view.found[1][0]
+                try:
+                    # The same value at a new revision: a commit still under way compares in vain.
+                    await self._write([mod(key, (item,))], [Put(key, item.value)], own=(key,))
+                    return None
+                except Conflict:
+                    continue
+            raise restless(key, Where(job=job))
+
+    async def admit_restore(self, record: RestoreRecord, old_incarnation: int) -> None:
+        """Write the restore's record and raise the job's incarnation in one transaction."""
+        job, where = record.job, Where(job=record.job, phase="ADMIT")
+        key, restore = self.keys.job(job), self.keys.restore(job, record.restore)
+        snapshot = self.keys.snapshot(job, record.snapshot)
+        async with self._lock(job):
+            for _ in range(ROUNDS_MAX):
+                view = await self.kv.read(Range(key), Range(snapshot), Range(restore))
+                raised = self._raised(record, old_incarnation, view, where)
+                if raised is None:
+                    return
+                conditions = [
+                    mod(key, view.found[0]),
+                    mod(snapshot, view.found[1]),
+                    Compare(restore, "create", 0),
+                ]
+                ops = [Put(key, encode(raised)), Put(restore, encode(record))]
+                try:
+                    await self._write(conditions, ops, own=(restore,))
+                    return
+                except Conflict:
+                    continue
+            raise restless(key, where)
+
+    async def put_node(self, facts: NodeFacts) -> None:
+        """Publish a node under the leader's lease; advice, so only the epoch is compared."""
+        key = self.keys.node(facts.node)
+        await self._write([], [Put(key, encode(facts), self.fence.lease)])
+
+    async def forget_node(self, node: str) -> None:
+        """Take back what `put_node` published."""
+        await self._write([], [Delete(self.keys.node(node))])
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _raised(
+        self, record: RestoreRecord, old_incarnation: int, view: View, where: Where
+    ) -> JobRecord | None:
+        """The job's record as the restore leaves it; None when this very restore is in already."""
+        stored = self._first(JobRecord, view.found[0])
+        if stored is None:
+            raise NotFound(f"there is no job {record.job} in the store", where=where)
+        if not view.found[1]:
+            raise NotFound(f"there is no snapshot {record.snapshot} in the store", where=where)
+        if view.found[2] and view.found[2][0].value == encode(record):
+            self._adopt(view.found[2])
+            return None
+        if view.found[2]:
+            raise StoreError(f"restore {record.restore} is in the store already", where=where)
+        if not stored.incarnation == old_incarnation < record.incarnation:
+            raise StoreError(
+                f"restore {record.restore} is to take job {record.job} from incarnation "
+                f"{old_incarnation} to {record.incarnation}, but it is at {stored.incarnation}",
+                where=where,
+                advice="another restore was first; look at the job and plan again",
+            )
+        return replace(stored, incarnation=record.incarnation)
+
+    async def _put_workers(self, job: str, attempt: str, records: Sequence[WorkerRecord]) -> None:
+        key, where = self.keys.attempt(job, attempt), Where(job=job)
+        if not self._seen.get(key):
+            raise BugError(f"attempt {attempt} was not stored before its workers", where=where)
+        stored = self._stored.setdefault(key, {})
+        puts = [Put(self.keys.worker(job, attempt, each.worker), encode(each)) for each in records]
+        for batch in _batches([put for put in puts if stored.get(put.key) != put.value]):
+            for _ in range(ROUNDS_MAX):
+                try:
+                    await self._write([Compare(key, "mod", self._seen[key])], batch)
+                    break
+                except Conflict as conflict:
+                    self._adopt_own(key, conflict, where)
+            else:
+                raise restless(key, where)
+            stored.update((put.key, put.value) for put in batch)
+
+    async def _committed_before(self, snapshot: Snapshot) -> bool:
+        key = self.keys.snapshot(snapshot.job, snapshot.snapshot)
+        before = self._first(Snapshot, (await self.kv.read(Range(key))).found[0])
+        if before is None:
+            return False
+        if before.digest != snapshot.digest:
+            raise StoreError(
+                f"snapshot {snapshot.snapshot} is in the store with the digest {before.digest}, "
+                f"not {snapshot.digest}",
+                where=Where(job=snapshot.job, phase="COMMIT"),
+            )
+        return True
+
+    async def _commit(self, snapshot: Snapshot, record: AttemptRecord) -> None:
+        job, where = snapshot.job, Where(job=snapshot.job, phase="COMMIT")
+        key = self.keys.attempt(job, snapshot.snapshot)
+        shown = self.keys.snapshot(job, snapshot.snapshot)
+        for _ in range(ROUNDS_MAX):
+            view = await self.kv.read(Range(self.keys.job(job)), Range(self.keys.latest(job)))
+            conditions = [
+                Compare(key, "mod", self._seen[key]),
+                Compare(shown, "create", 0),
+                mod(self.keys.job(job), view.found[0]),
+                mod(self.keys.latest(job), view.found[1]),
+            ]
+            ops = [
+                Put(shown, encode(replace(snapshot, workers=()))),
+                Put(key, encode(record)),
+                *self._put_job_of(snapshot, view, where),
+            ]
+            if await self._is_newer(snapshot, view):
+                ops.append(Put(self.keys.latest(job), snapshot.snapshot.encode()))
+            try:
+                await self._write(conditions, ops)
+            except Conflict as conflict:
+                if key in conflict.keys:
+                    self._adopt_own(key, conflict, where)
+                continue
+            if record.state in ENDED_ATTEMPT:
+                self._stored.pop(key, None)
+            return
+        raise restless(key, where)
+
+    def _put_job_of(self, snapshot: Snapshot, view: View, where: Where) -> list[Put]:
+        """The job's record where nobody wrote one yet; a job at another incarnation refuses."""
+        stored = self._first(JobRecord, view.found[0])
+        if stored is not None and stored.incarnation != snapshot.incarnation:
+            raise StoreError(
+                f"snapshot {snapshot.snapshot} is of incarnation {snapshot.incarnation}, but the "
+                f"job is at {stored.incarnation}: it was restored meanwhile",
+                where=where,
+            )
+        if stored is not None:
+            return []
+        made = JobRecord(
+            snapshot.job, len(snapshot.workers), snapshot.world_size, snapshot.incarnation
+        )
+        return [Put(self.keys.job(snapshot.job), encode(made))]
+
+    async def _is_newer(self, snapshot: Snapshot, view: View) -> bool:
+        """Whether this attempt began after the one that `latest` names, by etcd's own count."""
+        if not view.found[1]:
+            return True
+        latest = view.found[1][0].value.decode(errors="replace")
+        keys = [self.keys.attempt(snapshot.job, each) for each in (snapshot.snapshot, latest)]
+        own, other = (await self.kv.read(*(Range(key, keys_only=True) for key in keys))).found
+        return not other or not own or own[0].create_revision > other[0].create_revision
+
+    def _remember(self, listing: Listing, loaded: Loaded) -> None:
+        unfinished = {each.attempt for each in loaded.attempts}
+        unfinished |= {each.restore for each in loaded.restores}
+        for place, item in listing.items:
+            if place.kind in (Kind.ATTEMPT, Kind.RESTORE) and place.identity in unfinished:
+                self._adopt((item,))
+
+
+def _check_commit(snapshot: Snapshot, record: AttemptRecord) -> None:
+    where = Where(job=snapshot.job, phase="COMMIT")
+    numbers = [each.worker for each in snapshot.workers]
+    ranks = [state.rank for each in snapshot.workers for state in each.ranks]
+    if record.state not in (AttemptState.COMMITTED, AttemptState.STOPPING):
+        raise BugError(f"a commit with the attempt {record.state}", where=where)
+    if (snapshot.snapshot, snapshot.job) != (record.attempt, record.job):
+        raise BugError(
+            f"snapshot {snapshot.snapshot} is not of attempt {record.attempt}", where=where
+        )
+    if not numbers or len(set(numbers)) < len(numbers) or len(set(ranks)) < len(ranks):
+        raise BugError(f"workers {numbers} with ranks {ranks} are no whole world", where=where)
+    if snapshot.world_size and len(ranks) != snapshot.world_size:
+        raise BugError(f"{len(ranks)} of {snapshot.world_size} ranks to commit", where=where)
+
+
+def _batches(puts: Sequence[Put]) -> Iterable[list[Put]]:
+    batch: list[Put] = []
+    size_bytes = 0
+    for put in puts:
+        own_bytes = len(put.key) + len(put.value)
+        if own_bytes > BATCH_BYTES:
+            raise StoreError(
+                f"{put.key} would be {own_bytes} bytes; the store takes {BATCH_BYTES}",
+                advice="a worker with so many connections or program files is not supported",
+            )
+        if batch and (len(batch) == BATCH_OPS or size_bytes + own_bytes > BATCH_BYTES):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(put)
+        size_bytes += own_bytes
+    if batch:
+        yield batch
