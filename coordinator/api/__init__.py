@@ -1,0 +1,1 @@
+"""What operators talk to: the Operator service and its client."""

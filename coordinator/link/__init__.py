@@ -1,0 +1,1 @@
+"""The shims' streams: one gRPC stream per shim, dialled by the shim."""

@@ -1,0 +1,25 @@
+"""What the operator service needs of the present leadership, in one value."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.api.watchers import Watchers
+from coordinator.core import events
+from coordinator.core.control import Control
+from coordinator.link.hub import Hub
+from coordinator.store.port import Store
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The leader's side of the operator service; only its own loop may touch it."""
+
+    control: Control
+    store: Store
+    hub: Hub
+    watchers: Watchers
+    tell: Callable[[events.Event], None]
+    unix: Callable[[], float] = time.time

@@ -1,0 +1,216 @@
+"""Requests that change nothing: plan, list, show."""
+
+from __future__ import annotations
+
+import asyncio
+
+from allstop.v1 import operator_pb2, records_pb2
+
+from coordinator.api.desk import Desk
+from coordinator.core.errors import NoPlan, NotFound, Refused, StoreError, Where
+from coordinator.core.model import (
+    JobRecord,
+    NodeFacts,
+    NodeReasons,
+    ProgramFile,
+    Snapshot,
+    WorkerState,
+)
+from coordinator.core.view import JobView, NodeView
+from coordinator.link.mapping import failure_of_error
+from coordinator.store.codec import to_proto
+from coordinator.store.port import Shown
+
+READ_DEADLINE_S = 10.0
+
+
+async def snapshot_to_restore(desk: Desk, job: str, snapshot: str) -> Snapshot:
+    """The snapshot that a restore of `job` means; empty means its latest.
+
+    Raises NotFound for a job or id that is not there, Refused for an attempt that was never
+    committed (saying how it ended) and for another job's snapshot.
+    """
+    if not snapshot:
+        snapshot = await _latest(desk, job)
+    try:
+        async with asyncio.timeout(READ_DEADLINE_S):
+            found = await desk.store.snapshot(snapshot)
+    except TimeoutError:
+        raise StoreError("the store did not answer in time", where=Where(job=job)) from None
+    except NotFound:
+        await _refuse_uncommitted(desk, job, snapshot)
+        raise
+    if found.job != job:
+        raise Refused(
+            f"snapshot {snapshot} is one of job {found.job}, not of {job}", where=Where(job=job)
+        )
+    return found
+
+
+async def _latest(desk: Desk, job: str) -> str:
+    known = any(view.job.job == job for view in desk.control.jobs())
+    snapshots = await desk.store.snapshots(job)
+    if not known and not snapshots:
+        raise NotFound(f"there is no job {job}", advice="`allstop jobs` lists them")
+    if not snapshots:
+        raise NotFound(
+            f"job {job} has no snapshot yet",
+            where=Where(job=job),
+            advice=f"`allstop checkpoint {job}` takes one",
+        )
+    latest = await _latest_id(desk, job)
+    return latest or snapshots[-1].snapshot
+
+
+async def _latest_id(desk: Desk, job: str) -> str:
+    for view in desk.control.jobs():
+        if view.job.job == job:
+            return view.job.latest
+    return ""
+
+
+async def _refuse_uncommitted(desk: Desk, job: str, identity: str) -> None:
+    """Raise Refused when this id is an attempt's or a restore's; nothing when nobody knows it."""
+    shown = await find(desk, identity)
+    if shown.attempt is not None:
+        attempt = shown.attempt
+        raise Refused(
+            f"{identity} was never committed: it is an attempt in state {attempt.state}"
+            f" ({attempt.reason})",
+            where=Where(job=attempt.job),
+            advice=f"`allstop snapshots {attempt.job}` lists what can be restored",
+        )
+    if shown.restore is not None:
+        raise Refused(
+            f"{identity} is a restore, not a snapshot; it restored {shown.restore.snapshot}",
+            where=Where(job=shown.restore.job),
+        )
+
+
+async def find(desk: Desk, identity: str) -> Shown:
+    """Whatever has this id, from the core while it runs, else from the store; may be empty."""
+    attempt = desk.control.attempt(identity)
+    restore = desk.control.restore(identity)
+    try:
+        async with asyncio.timeout(READ_DEADLINE_S):
+            stored = await desk.store.show(identity)
+    except NotFound:
+        stored = Shown()
+    except TimeoutError:
+        raise StoreError("the store did not answer in time") from None
+    return Shown(stored.snapshot, attempt or stored.attempt, restore or stored.restore)
+
+
+async def ask_program_files(desk: Desk, snapshot: Snapshot) -> tuple[NodeFacts, ...]:
+    """Ask the nodes for every program file of every worker of the snapshot, each once."""
+    files: dict[tuple[str, int, str], ProgramFile] = {
+        (file.path, file.size_bytes, file.digest): file
+        for worker in snapshot.workers
+        for file in worker.programs
+    }
+    return await desk.hub.ask(tuple(files.values()))
+
+
+async def plan(desk: Desk, job: str, snapshot_id: str) -> operator_pb2.PlanReply:
+    """Where a restore would put each worker now; a refusal is an answer, not an error."""
+    snapshot = await snapshot_to_restore(desk, job, snapshot_id)
+    files = await ask_program_files(desk, snapshot)
+    chosen, reasons = desk.control.plan(snapshot, files)
+    reply = operator_pb2.PlanReply(
+        refused=[to_proto(each, records_pb2.NodeReasons) for each in reasons]
+    )
+    if chosen is None:
+        reply.failure.CopyFrom(
+            to_proto(failure_of_error(no_plan(snapshot, reasons)), records_pb2.Failure)
+        )
+    else:
+        reply.plan.CopyFrom(to_proto(chosen, records_pb2.Plan))
+    return reply
+
+
+def no_plan(snapshot: Snapshot, reasons: tuple[NodeReasons, ...]) -> NoPlan:
+    """The refusal of a plan, with each node's reasons as one line."""
+    return NoPlan(
+        f"no set of nodes fits snapshot {snapshot.snapshot}",
+        where=Where(job=snapshot.job),
+        advice="attach a node that fits, or free one of these",
+        details=tuple(
+            f"node {each.node}, worker {each.worker}: {'; '.join(each.reasons)}" for each in reasons
+        ),
+    )
+
+
+def _job_message(view: JobView, latest_unix_s: float) -> operator_pb2.JobView:
+    return operator_pb2.JobView(
+        job=to_proto(view.job, records_pb2.JobRecord),
+        workers=_workers(view.workers),
+        nodes=view.nodes,
+        state=view.state,
+        action=view.action,
+        step=view.step,
+        latest_unix_s=latest_unix_s,
+    )
+
+
+def _workers(workers: tuple[WorkerState, ...]) -> list[records_pb2.WorkerState]:
+    return [to_proto(worker, records_pb2.WorkerState) for worker in workers]
+
+
+async def list_jobs(desk: Desk) -> operator_pb2.ListJobsReply:
+    """All jobs; the time of an earlier leader's snapshot is read from the store."""
+    reply = operator_pb2.ListJobsReply()
+    for view in desk.control.jobs():
+        latest_unix_s = view.latest_unix_s
+        if view.job.latest and not latest_unix_s:
+            latest_unix_s = await _committed_unix_s(desk, view.job)
+        reply.jobs.append(_job_message(view, latest_unix_s))
+    return reply
+
+
+async def _committed_unix_s(desk: Desk, job: JobRecord) -> float:
+    snapshots = await desk.store.snapshots(job.job)
+    times = (each.committed_unix_s for each in snapshots if each.snapshot == job.latest)
+    return next(times, 0.0)
+
+
+def _node_message(view: NodeView) -> operator_pb2.NodeView:
+    return operator_pb2.NodeView(
+        facts=to_proto(view.facts, records_pb2.NodeFacts),
+        state=view.state,
+        workers=_workers(view.workers),
+        reason=view.reason,
+    )
+
+
+def list_nodes(desk: Desk) -> operator_pb2.ListNodesReply:
+    """All nodes this leader has seen."""
+    return operator_pb2.ListNodesReply(nodes=[_node_message(view) for view in desk.control.nodes()])
+
+
+async def list_snapshots(desk: Desk, job: str) -> operator_pb2.ListSnapshotsReply:
+    """A job's snapshots, oldest first, without their workers; raises NotFound for no such job."""
+    snapshots = await desk.store.snapshots(job)
+    if not snapshots and all(view.job.job != job for view in desk.control.jobs()):
+        raise NotFound(f"there is no job {job}", advice="`allstop jobs` lists them")
+    return operator_pb2.ListSnapshotsReply(
+        snapshots=[to_proto(each, records_pb2.Snapshot) for each in snapshots],
+        latest=await _latest_id(desk, job),
+    )
+
+
+async def show(desk: Desk, identity: str) -> operator_pb2.ShowReply:
+    """Everything that has this id; raises NotFound when nothing has."""
+    shown = await find(desk, identity)
+    reply = operator_pb2.ShowReply()
+    if shown.snapshot is not None:
+        reply.snapshot.CopyFrom(to_proto(shown.snapshot, records_pb2.Snapshot))
+    if shown.attempt is not None:
+        reply.attempt.CopyFrom(to_proto(shown.attempt, records_pb2.AttemptRecord))
+    if shown.restore is not None:
+        reply.restore.CopyFrom(to_proto(shown.restore, records_pb2.RestoreRecord))
+    if not reply.ListFields():
+        raise NotFound(
+            f"there is no snapshot, attempt or restore {identity}",
+            advice="`allstop snapshots JOB` lists what can be restored",
+        )
+    return reply

@@ -1,0 +1,60 @@
+"""What a client of the operator service gets: plain values with the fields of operator.proto."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.core.model import (
+    AttemptRecord,
+    Failure,
+    NodeReasons,
+    Plan,
+    RestoreRecord,
+    Snapshot,
+)
+
+
+@dataclass(frozen=True)
+class Awaited:
+    """Somebody who has not answered yet."""
+
+    worker: int
+    node: str
+    ranks: tuple[int, ...]
+    age_ms: int
+
+
+@dataclass(frozen=True)
+class ActionEvent:
+    """One thing that happened to an attempt or a restore."""
+
+    action: str
+    elapsed_ms: int  # since the request
+    state: str
+    reason: str
+    awaited: tuple[Awaited, ...]
+    expected: int
+    done_bytes: int
+    total_bytes: int
+    last: bool
+    failure: Failure | None
+    attempt: AttemptRecord | None
+    snapshot: Snapshot | None
+    restore: RestoreRecord | None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Where a restore would put each worker, or why it cannot be; reasons come in both cases."""
+
+    plan: Plan | None
+    refused: tuple[NodeReasons, ...]
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
+class Snapshots:
+    """The snapshots of one job, oldest first, without their workers."""
+
+    snapshots: tuple[Snapshot, ...]
+    latest: str

@@ -1,0 +1,252 @@
+"""Messages of the shim stream as the core's events, and the core's commands as messages.
+
+Nothing is decided here. The node of an event is the stream's, never what the message says, so a
+shim cannot speak for another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from allstop.v1 import records_pb2, shim_pb2
+
+from coordinator.core import commands, events
+from coordinator.core.errors import BadRequest, Where
+from coordinator.core.model import (
+    Cut,
+    Failure,
+    Finding,
+    NodeFacts,
+    Phase,
+    ProgramFile,
+    RankState,
+    WorkerRecord,
+    WorkerState,
+)
+from coordinator.store.codec import from_proto, to_proto
+
+_PHASE_NUMBER: dict[Phase, Any] = {
+    phase: records_pb2.Phase.Value(f"PHASE_{phase.name}") for phase in Phase
+}
+_PHASE = {number: phase for phase, number in _PHASE_NUMBER.items()}
+_CUT_NUMBER: dict[Cut, Any] = {cut: records_pb2.Cut.Value(f"CUT_{cut.name}") for cut in Cut}
+
+
+# -- orders --------------------------------------------------------------------------------------
+
+
+def _record(order: commands.SendOrder) -> records_pb2.WorkerRecord:
+    if order.record is None:
+        raise BadRequest(
+            f"an order to {order.phase} needs the worker's record",
+            where=Where(job=order.job, worker=order.worker, node=order.node, phase=order.phase),
+        )
+    message: records_pb2.WorkerRecord = to_proto(order.record)
+    return message
+
+
+def _hold(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.hold.cut = _CUT_NUMBER[order.cut]
+    message.hold.world_size = order.world_size
+
+
+def _park(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.park.target = order.target
+
+
+def _dump(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.dump.cut = _CUT_NUMBER[order.cut]
+
+
+def _undo(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.undo.reason = order.reason
+    message.undo.kill = order.kill
+
+
+def _fetch(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.fetch.record.CopyFrom(_record(order))
+
+
+def _clear(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.clear.SetInParent()
+    if order.record is not None:  # absent: a worker of the old incarnation with no new place here
+        message.clear.record.CopyFrom(_record(order))
+    message.clear.connections.extend(
+        to_proto(connection, records_pb2.Endpoint) for connection in order.connections
+    )
+
+
+def _restore(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.restore.record.CopyFrom(_record(order))
+    message.restore.addresses.extend(
+        to_proto(move, records_pb2.AddressMove) for move in order.addresses
+    )
+    message.restore.incarnation = order.incarnation
+    message.restore.workers = order.workers
+
+
+_DETAIL: dict[Phase, Callable[[commands.SendOrder, shim_pb2.Order], None]] = {
+    Phase.HOLD: _hold,
+    Phase.PARK: _park,
+    Phase.DUMP: _dump,
+    Phase.RESUME: lambda order, message: message.resume.SetInParent(),
+    Phase.PERSIST: lambda order, message: message.persist.SetInParent(),
+    Phase.STOP: lambda order, message: message.stop.SetInParent(),
+    Phase.UNDO: _undo,
+    Phase.FETCH: _fetch,
+    Phase.CLEAR: _clear,
+    Phase.RESTORE: _restore,
+    Phase.RELEASE: lambda order, message: message.release.SetInParent(),
+}
+
+
+def order_message(order: commands.SendOrder) -> shim_pb2.CoordinatorMessage:
+    """One order as it goes to the shim."""
+    message = shim_pb2.CoordinatorMessage()
+    body = message.order
+    body.epoch = order.epoch
+    body.job = order.job
+    body.worker = order.worker
+    body.action = order.action
+    body.phase = _PHASE_NUMBER[order.phase]
+    body.deadline_ms = max(1, round(order.deadline_s * 1000))
+    body.hold_ms = max(0, round(order.hold_s * 1000))
+    detail = _DETAIL.get(order.phase)
+    if detail is not None:
+        detail(order, body)
+    return message
+
+
+def fence_message(
+    epoch: int, reason: str, workers: tuple[WorkerState, ...] = ()
+) -> shim_pb2.CoordinatorMessage:
+    """Tell a shim that these workers of its may not go on."""
+    message = shim_pb2.CoordinatorMessage()
+    message.fenced.epoch = epoch
+    message.fenced.reason = reason
+    message.fenced.workers.extend(to_proto(worker, records_pb2.WorkerState) for worker in workers)
+    return message
+
+
+def welcome_message(
+    epoch: int, coordinator: str, report_interval_ms: int
+) -> shim_pb2.CoordinatorMessage:
+    """The answer to Hello."""
+    return shim_pb2.CoordinatorMessage(
+        welcome=shim_pb2.Welcome(
+            epoch=epoch, coordinator=coordinator, report_interval_ms=report_interval_ms
+        )
+    )
+
+
+def question_message(number: int, files: tuple[ProgramFile, ...]) -> shim_pb2.CoordinatorMessage:
+    """Ask a shim which of these files its node has."""
+    message = shim_pb2.CoordinatorMessage()
+    message.question.question = number
+    message.question.files.extend(to_proto(file, records_pb2.ProgramFile) for file in files)
+    return message
+
+
+# -- what shims say ------------------------------------------------------------------------------
+
+
+def facts_of(message: records_pb2.NodeFacts) -> NodeFacts:
+    """A node's facts."""
+    return from_proto(message, NodeFacts)
+
+
+def workers_of(messages: Iterable[records_pb2.WorkerState]) -> tuple[WorkerState, ...]:
+    """Worker states out of a repeated field."""
+    return tuple(from_proto(message, WorkerState) for message in messages)
+
+
+def report_event(node: str, session: str, report: shim_pb2.Report) -> events.NodeReported:
+    """A report as the core's event; facts that name another node are those of a broken shim."""
+    facts = facts_of(report.facts) if report.HasField("facts") else None
+    if facts is not None and facts.node != node:
+        raise BadRequest(
+            f"the stream of node {node} reported facts of node {facts.node}", where=Where(node=node)
+        )
+    return events.NodeReported(node, session, workers_of(report.workers), facts)
+
+
+def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited:
+    """The end of a worker as the core's event."""
+    return events.WorkerExited(
+        node=node,
+        job=message.job,
+        worker=message.worker,
+        incarnation=message.incarnation,
+        exit_code=message.exit_code,
+        log_tail=message.log_tail,
+    )
+
+
+_Place = tuple[int, str, str, int, str]  # epoch, node, job, worker, action
+_Answer = Callable[[_Place, shim_pb2.OrderResult], events.OrderAnswered]
+
+
+def _ranks(result: shim_pb2.OrderResult) -> tuple[RankState, ...]:
+    return tuple(from_proto(rank, RankState) for rank in result.ranks)
+
+
+def _findings(result: shim_pb2.OrderResult) -> tuple[Finding, ...]:
+    return tuple(from_proto(finding, Finding) for finding in result.findings)
+
+
+def _worker_record(result: shim_pb2.OrderResult) -> WorkerRecord:
+    if not result.HasField("record"):
+        raise BadRequest(
+            "the shim answered without the worker's record",
+            where=Where(job=result.job, worker=result.worker),
+            definite=False,
+        )
+    return from_proto(result.record, WorkerRecord)
+
+
+_ANSWER: dict[Phase, _Answer] = {
+    Phase.HOLD: lambda at, result: events.Held(
+        *at, ranks=_ranks(result), findings=_findings(result)
+    ),
+    Phase.PARK: lambda at, result: events.Parked(*at, ranks=_ranks(result)),
+    Phase.GPU_LOCK: lambda at, result: events.GpuLocked(*at),
+    Phase.GPU_SAVE: lambda at, result: events.GpuSaved(*at),
+    Phase.DUMP: lambda at, result: events.Dumped(*at, record=_worker_record(result)),
+    Phase.RESUME: lambda at, result: events.Resumed(*at, held_ms=result.held_ms),
+    Phase.PERSIST: lambda at, result: events.Persisted(*at, record=_worker_record(result)),
+    Phase.STOP: lambda at, result: events.Stopped(*at),
+    Phase.UNDO: lambda at, result: events.Undone(*at, held_ms=result.held_ms),
+    Phase.FETCH: lambda at, result: events.Fetched(*at),
+    Phase.CLEAR: lambda at, result: events.Cleared(*at),
+    Phase.RESTORE: lambda at, result: events.Restored(*at, root_pid=result.root_pid),
+    Phase.GPU_RESTORE: lambda at, result: events.GpuRestored(*at),
+    Phase.GPU_UNLOCK: lambda at, result: events.GpuUnlocked(*at),
+    Phase.RELEASE: lambda at, result: events.Released(*at),
+}
+
+
+def result_event(node: str, result: shim_pb2.OrderResult) -> events.OrderAnswered:
+    """A shim's answer to an order as the core's event; raises BadRequest for one nobody ordered."""
+    phase = _PHASE.get(result.phase)
+    if phase not in _ANSWER:
+        raise BadRequest(
+            f"the shim answered an order that does not exist (phase {result.phase})",
+            where=Where(job=result.job, worker=result.worker, node=node),
+        )
+    place: _Place = (result.epoch, node, result.job, result.worker, result.action)
+    if result.HasField("failure"):
+        return events.OrderFailed(*place, phase=phase, failure=from_proto(result.failure, Failure))
+    try:
+        return _ANSWER[phase](place, result)
+    except BadRequest as error:
+        failure = Failure(
+            kind="DriverError",
+            what=error.what,
+            job=result.job,
+            worker=result.worker,
+            node=node,
+            phase=phase,
+            definite=False,
+        )
+        return events.OrderFailed(*place, phase=phase, failure=failure)

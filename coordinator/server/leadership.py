@@ -1,0 +1,179 @@
+"""All that exists only while this coordinator leads: core, streams, watchers, writes, the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Self
+
+import structlog
+
+from coordinator.api.desk import Desk
+from coordinator.api.watchers import Watchers
+from coordinator.core import events
+from coordinator.core.control import Control
+from coordinator.core.errors import AllstopError, BugError, LinkError
+from coordinator.core.model import AttemptRecord, AttemptState, JobRecord, NodeFacts
+from coordinator.core.policy import Policy
+from coordinator.link.hub import Hub
+from coordinator.link.mapping import failure_of_error
+from coordinator.server.inbox import Inbox
+from coordinator.server.loop import ControlLoop
+from coordinator.server.writer import Writer
+from coordinator.store.port import Loaded, Store
+
+log = structlog.get_logger(__name__)
+
+
+class Leadership:
+    """One epoch of one coordinator, from the election to whatever ends it.
+
+    `begin` takes over what the store holds; `ended` is set when the store, the core or the caller
+    ends the epoch; `close` leaves no task behind. What was on the wire when it ends may still
+    happen: shims refuse it once they have heard a newer epoch, and the store compares the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        coordinator: str,
+        store: Store,
+        policy: Policy | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing runs before `begin`."""
+        self.epoch = epoch
+        self.store = store
+        self.control = Control(epoch=epoch, coordinator=coordinator, policy=policy)
+        self.inbox = Inbox()
+        self.hub = Hub(epoch, coordinator, self.tell)
+        self.watchers = Watchers()
+        self.writer = Writer(store, self.inbox.tell, self.stop, self._job)
+        self.desk = Desk(self.control, store, self.hub, self.watchers, self.tell)
+        self._loop = ControlLoop(
+            self.control, self.inbox, self.hub, self.writer, self.watchers, clock=clock
+        )
+        self._clock = clock
+        self._published: dict[str, NodeFacts] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._why: AllstopError | None = None
+        self._stopped = asyncio.Event()
+
+    async def begin(self) -> Self:
+        """Read the store, let the core adopt it, and start the loop; raises what the store raises."""
+        loaded = await self.store.load()
+        for damage in loaded.damaged:
+            log.error("damaged value in the store", error=str(damage))
+        self._loop.carry_out(
+            self.control.adopt(
+                jobs=loaded.jobs,
+                attempts=loaded.attempts,
+                restores=loaded.restores,
+                now=self._clock(),
+            )
+        )
+        self._start(self._guarded(self._loop.run()), "control loop")
+        self._settle(loaded)
+        log.info(
+            "leading",
+            epoch=self.epoch,
+            jobs=len(loaded.jobs),
+            unfinished=len(loaded.attempts) + len(loaded.restores),
+        )
+        return self
+
+    def _settle(self, loaded: Loaded) -> None:
+        """Find out whether the commits that an earlier leader left half-way went through."""
+        for attempt in loaded.attempts:
+            if attempt.state is AttemptState.COMMITTING:
+                self._start(self._guarded(self._look(attempt)), f"settle {attempt.attempt}")
+
+    async def _look(self, attempt: AttemptRecord) -> None:
+        if await self.writer.find_commit(attempt.job, attempt.attempt) is not None:
+            self.inbox.tell(events.SnapshotCommitted(attempt.attempt))
+            return
+        lost = LinkError(
+            "the coordinator that was committing is gone, and the commit is not in the store",
+            advice="take the checkpoint again",
+        )
+        self.inbox.tell(
+            events.CommitRefused(attempt.attempt, failure_of_error(lost.at(job=attempt.job)))
+        )
+
+    def _start(self, work: object, name: str) -> None:
+        task = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: object) -> None:
+        """An exception in here is a defect: the epoch ends, and the shims' timers undo what is held."""
+        try:
+            await work  # type: ignore[misc]
+        except AllstopError as error:
+            self.stop(error)
+        except Exception as error:
+            log.exception("the control loop broke")
+            self.stop(BugError(f"the control loop broke: {error!r}", definite=False))
+
+    def _job(self, job: str) -> JobRecord | None:
+        return next((view.job for view in self.control.jobs() if view.job.job == job), None)
+
+    # -- events ------------------------------------------------------------------------------
+
+    def tell(self, event: events.Event) -> None:
+        """Hand an event to the core; facts of nodes are published in the store on the way."""
+        self._publish(event)
+        self.inbox.tell(event)
+
+    async def post(self, event: events.Event) -> None:
+        """The same, but wait while the loop is behind."""
+        self._publish(event)
+        await self.inbox.post(event)
+
+    def _publish(self, event: events.Event) -> None:
+        if isinstance(event, events.NodeAttached) or (isinstance(event, events.NodeReported) and event.facts is not None):
+            self._publish_facts(event.facts)
+        elif isinstance(event, events.NodeLost | events.NodeLeft):
+            self._published.pop(event.node, None)
+            self.writer.forget(event.node)
+
+    def _publish_facts(self, facts: NodeFacts) -> None:
+        """Put facts into the store, unless only what changes all the time has changed."""
+        lasting = replace(facts, memory_free_bytes=0, staging_free_bytes=0, files=())
+        if self._published.get(facts.node) != lasting:
+            self._published[facts.node] = lasting
+            self.writer.publish(facts)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def stop(self, why: AllstopError) -> None:
+        """End this epoch; the first reason stays. May be called from anywhere on the loop."""
+        if self._why is None:
+            self._why = why
+            self._stopped.set()
+
+    async def ended(self) -> AllstopError:
+        """Wait until something ends this epoch, and say what."""
+        await self._stopped.wait()
+        assert self._why is not None
+        return self._why
+
+    async def close(self) -> None:
+        """End streams, watchers, writes and the loop, in this order."""
+        why = self._why or LinkError("this coordinator has stopped leading", definite=False)
+        away = LinkError(
+            f"this coordinator does not lead any more: {why.what}",
+            advice="another coordinator takes over; what ran is undone by the shims or by it",
+            definite=False,
+        )
+        self.stop(away)
+        self.hub.close(away)
+        self.watchers.end(away)
+        await self.writer.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

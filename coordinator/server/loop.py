@@ -1,0 +1,124 @@
+"""The loop of a leadership: events go to the core, its commands become effects.
+
+One event at a time, in the order of the inbox; commands are carried out in the order the core gave
+them. Nothing here waits for an effect: what an effect leads to comes back as an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import structlog
+
+from coordinator.core import commands, events
+from coordinator.core.control import Control
+from coordinator.core.errors import BugError
+from coordinator.server.inbox import Inbox
+
+log = structlog.get_logger(__name__)
+
+BATCH_MAX = 256
+IDLE_WAKEUP_S = 1.0
+
+
+class Orders(Protocol):
+    """Where orders go: the hub of the shims' streams."""
+
+    def order(self, order: commands.SendOrder) -> bool:
+        """Send an order; False when the node has no stream."""
+
+    def fence(self, fence: commands.FenceWorkers) -> bool:
+        """Tell a shim which of its workers may not go on."""
+
+
+class Writes(Protocol):
+    """Where records go: the store, one write of a job after another."""
+
+    def write(self, command: commands.Command) -> None:
+        """Start a write; its answer comes as an event."""
+
+
+class Listeners(Protocol):
+    """Who watches attempts and restores."""
+
+    def announce(self, announce: commands.Announce) -> None:
+        """Pass an announcement on."""
+
+    def refuse(self, refuse: commands.Refuse) -> None:
+        """Tell the asker that its request is refused."""
+
+
+class ControlLoop:
+    """Runs one Control until it is cancelled or the core breaks one of its own rules."""
+
+    def __init__(
+        self,
+        control: Control,
+        inbox: Inbox,
+        orders: Orders,
+        writes: Writes,
+        listeners: Listeners,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives monotonic seconds; everything is used on the running loop only."""
+        self._control = control
+        self._inbox = inbox
+        self._listeners = listeners
+        self._clock = clock
+        self._effects: dict[type[commands.Command], Callable[..., object]] = {
+            commands.SendOrder: orders.order,
+            commands.FenceWorkers: orders.fence,
+            commands.PutAttempt: writes.write,
+            commands.CommitSnapshot: writes.write,
+            commands.AdmitRestore: writes.write,
+            commands.PutRestore: writes.write,
+            commands.Announce: listeners.announce,
+            commands.Refuse: listeners.refuse,
+        }
+
+    def carry_out(self, decided: Sequence[commands.Command]) -> None:
+        """Start the effects of what the core decided, in order."""
+        for command in decided:
+            self._effects[type(command)](command)
+
+    def _handle(self, event: events.Event) -> None:
+        try:
+            decided = self._control.handle(event, self._clock())
+        except BugError as error:  # the core's state is as it was before the event
+            log.error(
+                "event refused by the core", event_type=type(event).__name__, error=str(error)
+            )
+            self._blame(event, error)
+            return
+        self.carry_out(decided)
+
+    def _blame(self, event: events.Event, error: BugError) -> None:
+        """A request that met a bug must not be left waiting for an answer."""
+        from coordinator.link.mapping import failure_of_error
+
+        requests = (events.CheckpointRequested, events.RestoreRequested)
+        if isinstance(event, requests):
+            action = event.attempt if isinstance(event, requests[0]) else event.restore
+            self._listeners.refuse(commands.Refuse(action, failure_of_error(error)))
+
+    def _patience_s(self) -> float:
+        """How long to wait for an event before the clock alone is news."""
+        wakeup = self._control.next_wakeup()
+        if wakeup is None:
+            return IDLE_WAKEUP_S
+        return min(IDLE_WAKEUP_S, max(0.0, wakeup - self._clock()))
+
+    async def run(self) -> None:
+        """Handle events until cancelled; an exception that leaves here is a defect of the core."""
+        while True:
+            taken = await self._inbox.take(BATCH_MAX, self._patience_s())
+            for event in taken:
+                self._handle(event)
+            wakeup = self._control.next_wakeup()
+            if wakeup is not None and wakeup <= self._clock():
+                self._handle(events.TimePassed())
+            await asyncio.sleep(0)  # let streams and stores run between two batches

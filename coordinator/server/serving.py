@@ -1,0 +1,148 @@
+"""The coordinator's sockets: both services on TCP addresses and on a unix socket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc.aio
+from allstop.v1 import operator_pb2_grpc, shim_pb2, shim_pb2_grpc
+
+from coordinator.api.desk import Desk
+from coordinator.api.service import OperatorService
+from coordinator.core import events
+from coordinator.core.errors import LinkError, SetupError
+from coordinator.link.hub import Hub
+from coordinator.link.options import Keepalive, server_options
+from coordinator.link.service import LinkService
+from coordinator.server.leadership import Leadership
+
+STOP_GRACE_S = 1.0
+UNIX_PATH_BYTES_MAX = 107
+
+
+@dataclass
+class Seat:
+    """Who answers here: a leadership, or the reason why there is none."""
+
+    leadership: Leadership | None = None
+    empty: str = "this coordinator is still starting"
+
+    def present(self) -> Leadership:
+        """The present leadership; raises LinkError while there is none."""
+        if self.leadership is None:
+            raise LinkError(
+                f"no leader yet: {self.empty}", advice="try again, or ask another coordinator"
+            )
+        return self.leadership
+
+    def desk(self) -> Desk:
+        """What the operator service works with."""
+        return self.present().desk
+
+    def hub(self) -> Hub:
+        """What the shims' service works with."""
+        return self.present().hub
+
+    async def post(self, event: events.Event) -> None:
+        """An event of a stream; of a leadership that has ended it is dropped."""
+        if self.leadership is not None:
+            await self.leadership.post(event)
+
+    def progressed(self, progress: shim_pb2.Progress) -> None:
+        """Bytes that a shim has done."""
+        if self.leadership is not None:
+            self.leadership.watchers.progressed(progress)
+
+
+@dataclass
+class Serving:
+    """A started server; `addresses` are what clients dial, with the real ports."""
+
+    server: grpc.aio.Server
+    addresses: tuple[str, ...]
+    unix_socket: Path | None = None
+    stopped: bool = field(default=False)
+
+    async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
+        """Refuse new calls, give running ones `grace_s`, and remove the unix socket."""
+        if self.stopped:
+            return
+        self.stopped = True
+        await self.server.stop(grace_s)
+        if self.unix_socket is not None:
+            with contextlib.suppress(FileNotFoundError):
+                self.unix_socket.unlink()
+
+
+async def start_serving(
+    seat: Seat,
+    *,
+    listen: Sequence[str] = (),
+    unix_socket: Path | None = None,
+    keepalive: Keepalive | None = None,
+) -> Serving:
+    """Open every address (port 0: a free one) and serve; raises SetupError naming the address."""
+    server = grpc.aio.server(options=server_options(keepalive or Keepalive()))
+    operator = OperatorService(seat.desk)
+    link = LinkService(seat.hub, seat.post, seat.progressed)
+    operator_pb2_grpc.add_OperatorServicer_to_server(operator, server)  # type: ignore[no-untyped-call]
+    shim_pb2_grpc.add_ShimLinkServicer_to_server(link, server)  # type: ignore[no-untyped-call]
+    addresses = []
+    for address in listen:
+        port = _bind(server, address)
+        addresses.append(f"{address.rpartition(':')[0]}:{port}")
+    if unix_socket is not None:
+        _make_way(unix_socket)
+        _bind(server, f"unix:{unix_socket}")
+        addresses.append(f"unix:{unix_socket}")
+    await server.start()
+    if unix_socket is not None:
+        unix_socket.chmod(0o600)
+    return Serving(server, tuple(addresses), unix_socket)
+
+
+def _bind(server: grpc.aio.Server, address: str) -> int:
+    advice = "is another coordinator running there? --listen names another address"
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise SetupError(f"cannot listen on {address}: {error}", advice=advice) from error
+    if port == 0:
+        raise SetupError(f"cannot listen on {address}", advice=advice)
+    return int(port)
+
+
+def _make_way(path: Path) -> None:
+    """Make the socket's directory; remove the socket of a coordinator that is gone.
+
+    Raises SetupError when one answers there (gRPC would quietly take its place), when the path is
+    too long for a unix socket, or when something else has it.
+    """
+    if len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX:
+        raise SetupError(
+            f"the path of a unix socket may have {UNIX_PATH_BYTES_MAX} bytes, this has more: {path}",
+            advice="choose a shorter state directory",
+        )
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        kind = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(kind):
+        raise SetupError(f"{path} is there and is no socket", advice="move it away")
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise SetupError(
+        f"a coordinator is already running at {path}", advice="use it, or stop it first"
+    )

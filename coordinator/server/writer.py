@@ -1,0 +1,240 @@
+"""Writes to the store: one of a job after another, each answered by an event.
+
+Nothing is repeated. A commit whose answer was lost is settled by reading until the store says
+whether it is there; that ends at the latest when the leadership does, because a leader that cannot
+reach the store for so long has lost its lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+
+import structlog
+
+from coordinator.core import commands, events
+from coordinator.core.errors import AllstopError, BugError, Fenced, StoreError
+from coordinator.core.model import AttemptState, JobRecord, NodeFacts, RestoreRecord, Snapshot
+from coordinator.link.mapping import failure_of_error
+from coordinator.store.port import Store
+
+log = structlog.get_logger(__name__)
+
+WRITE_DEADLINE_S = 15.0
+SETTLE_PAUSE_S = 0.2
+SETTLE_PAUSE_MAX_S = 2.0
+LANE_MAX = 256
+
+_Write = commands.PutAttempt | commands.CommitSnapshot | commands.AdmitRestore | commands.PutRestore
+
+
+class Writer:
+    """One lane per job, and one for the nodes; a lane is a task that lives while it has work."""
+
+    def __init__(
+        self,
+        store: Store,
+        tell: Callable[[events.Event], None],
+        stop: Callable[[AllstopError], None],
+        job: Callable[[str], JobRecord | None],
+        *,
+        write_deadline_s: float = WRITE_DEADLINE_S,
+        settle_pause_s: float = SETTLE_PAUSE_S,
+    ) -> None:
+        """`stop` is called when the store says that another leads; `job` is the core's view."""
+        self._store = store
+        self._tell = tell
+        self._stop = stop
+        self._job = job
+        self._write_deadline_s = write_deadline_s
+        self._settle_pause_s = settle_pause_s
+        self._lanes: dict[str, deque[_Write]] = {}
+        self._nodes: dict[str, NodeFacts | None] = {}  # None: to be forgotten
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._jobs: dict[str, JobRecord] = {}  # as last put
+        self._carry_out: dict[type, Callable[..., Awaitable[events.Event]]] = {
+            commands.PutAttempt: self._put_attempt,
+            commands.CommitSnapshot: self._commit,
+            commands.AdmitRestore: self._admit_restore,
+            commands.PutRestore: self._put_restore,
+        }
+
+    # -- lanes -------------------------------------------------------------------------------
+
+    def write(self, command: commands.Command) -> None:
+        """Start a write of the core; its answer comes as an event."""
+        assert isinstance(command, _Write)
+        self._enqueue(command)
+
+    def publish(self, facts: NodeFacts) -> None:
+        """Make a node's facts readable in the store; nothing depends on it, the newest wins."""
+        self._nodes[facts.node] = facts
+        self._start("", self._write_nodes)
+
+    def forget(self, node: str) -> None:
+        """Take a node's facts back."""
+        self._nodes[node] = None
+        self._start("", self._write_nodes)
+
+    def _enqueue(self, command: _Write) -> None:
+        job = command.record.job
+        waiting = self._lanes.setdefault(job, deque())
+        if len(waiting) >= LANE_MAX:
+            self._refused(
+                command, StoreError(f"{LANE_MAX} writes of this job already wait for the store")
+            )
+            return
+        waiting.append(command)
+        self._start(job, lambda: self._write_lane(job))
+
+    def _start(self, lane: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
+        if lane not in self._tasks:
+            self._tasks[lane] = asyncio.create_task(run(), name=f"writes {lane}")
+
+    async def _write_lane(self, job: str) -> None:
+        waiting = self._lanes[job]
+        try:
+            while waiting:
+                await self._answered(waiting.popleft())
+        finally:
+            del self._tasks[job], self._lanes[job]
+
+    async def _write_nodes(self) -> None:
+        try:
+            while self._nodes:
+                node, facts = self._nodes.popitem()
+                await self._quietly(
+                    self._store.forget_node(node) if facts is None else self._store.put_node(facts),
+                    node,
+                )
+        finally:
+            del self._tasks[""]
+
+    async def close(self) -> None:
+        """Stop where it is; what was on the wire may be applied, and the next leader looks."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def drain(self, deadline_s: float) -> None:
+        """Wait until all lanes are empty, at most so long."""
+        tasks = list(self._tasks.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=deadline_s)
+
+    # -- one write ---------------------------------------------------------------------------
+
+    async def _answered(self, command: _Write) -> None:
+        """Carry a write out and tell the core how it ended, whatever happens in here."""
+        try:
+            self._tell(await self._carry_out[type(command)](command))
+        except Fenced as error:
+            log.error("the store says that another leads", error=str(error))
+            self._stop(error)
+        except AllstopError as error:
+            self._refused(command, error)
+        except Exception as error:
+            log.exception("writing failed")
+            self._refused(command, BugError(f"writing failed: {error!r}", definite=False))
+
+    def _refused(self, command: _Write, error: AllstopError) -> None:
+        record = command.record
+        action = record.restore if isinstance(record, RestoreRecord) else record.attempt
+        log.warning(
+            "write refused",
+            job=record.job,
+            action=action,
+            epoch=record.epoch,
+            state=record.state,
+            error=str(error),
+        )
+        failure = failure_of_error(error.at(job=record.job))
+        self._tell(
+            events.CommitRefused(action, failure)
+            if isinstance(command, commands.CommitSnapshot)
+            else events.StoreRefused(action, failure)
+        )
+
+    async def _bounded(self, writing: Awaitable[None], what: str) -> None:
+        try:
+            async with asyncio.timeout(self._write_deadline_s):
+                await writing
+        except TimeoutError:
+            raise StoreError(
+                f"the store did not answer within {self._write_deadline_s:g} s: {what}",
+                definite=False,
+            ) from None
+
+    async def _put_attempt(self, command: commands.PutAttempt) -> events.Event:
+        record = command.record
+        if record.state is AttemptState.ADMITTING:
+            await self._put_job(record.job)
+        await self._bounded(
+            self._store.put_attempt(record), f"attempt {record.attempt} to {record.state}"
+        )
+        return events.AttemptStored(record.attempt, record.state)
+
+    async def _put_job(self, job: str) -> None:
+        """The job's record precedes its first attempt: the commit compares its incarnation."""
+        known = self._job(job)
+        if known is not None and self._jobs.get(job) != known:
+            await self._bounded(self._store.put_job(known), f"job {job}")
+            self._jobs[job] = known
+
+    async def _admit_restore(self, command: commands.AdmitRestore) -> events.Event:
+        record = command.record
+        await self._bounded(
+            self._store.admit_restore(record, command.old_incarnation),
+            f"restore {record.restore} of job {record.job}",
+        )
+        return events.RestoreAdmitted(record.restore)
+
+    async def _put_restore(self, command: commands.PutRestore) -> events.Event:
+        record = command.record
+        await self._bounded(
+            self._store.put_restore(record), f"restore {record.restore} to {record.state}"
+        )
+        return events.RestoreStored(record.restore, record.state)
+
+    async def _commit(self, command: commands.CommitSnapshot) -> events.Event:
+        snapshot = command.snapshot
+        try:
+            await self._bounded(
+                self._store.commit(snapshot, command.record), f"snapshot {snapshot.snapshot}"
+            )
+        except StoreError as error:
+            if error.definite:
+                raise
+            log.warning(
+                "the commit's answer was lost; looking", job=snapshot.job, action=snapshot.snapshot
+            )
+            if await self.find_commit(snapshot.job, snapshot.snapshot) is None:
+                raise StoreError(
+                    f"the commit was tried and is not in the store: {error.what}",
+                    advice="the job runs on; take the checkpoint again",
+                ) from error
+        return events.SnapshotCommitted(snapshot.snapshot)
+
+    async def find_commit(self, job: str, attempt: str) -> Snapshot | None:
+        """Ask the store until it knows; ends with the leadership, which cancels this task."""
+        pause_s = self._settle_pause_s
+        while True:
+            try:
+                async with asyncio.timeout(self._write_deadline_s):
+                    return await self._store.find_commit(job, attempt)
+            except (StoreError, TimeoutError) as error:
+                log.warning(
+                    "cannot settle the commit yet", job=job, action=attempt, error=str(error)
+                )
+            await asyncio.sleep(pause_s)
+            pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
+
+    async def _quietly(self, writing: Awaitable[None], node: str) -> None:
+        try:
+            await self._bounded(writing, f"facts of node {node}")
+        except Fenced as error:
+            self._stop(error)
+        except AllstopError as error:
+            log.warning("facts of the node are not in the store", node=node, error=str(error))
