@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from worker_shim.network.port import Sockets
+
 
 @dataclass(frozen=True)
 class DumpStats:
@@ -54,10 +56,15 @@ class ImageDriver(Protocol):
     def facts(self, images: Path) -> ImageFacts:
         """Read pids and thread ids from the images."""
 
+    def sockets(self, images: Path) -> Sockets:
+        """The TCP sockets as a restore will make them, moved if they were: lock and clear these."""
+
     def move_addresses(
         self, images: Path, moves: Mapping[str, str], *, close: Sequence[tuple[str, int]] = ()
     ) -> int:
         """Rewrite every inet socket's addresses by `moves` (old to new), in place, atomically.
 
-        Sockets whose remote end is in `close` come back closed. Returns how many sockets changed.
+        Sockets whose remote end (as it was dumped) is in `close` come back closed. Every call
+        starts from the sockets as dumped, so it can be repeated, also with another map. Returns
+        how many sockets differ from the dump.
         """

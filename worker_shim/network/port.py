@@ -36,8 +36,16 @@ class NetworkDriver(Protocol):
     async def locked(self, name: str) -> bool:
         """Look whether the lock is there."""
 
-    async def clear(self, connections: Sequence[Endpoint], *, deadline_s: float) -> int:
+    async def clear(
+        self,
+        connections: Sequence[Endpoint],
+        *,
+        deadline_s: float,
+        ports: Sequence[tuple[str, int]] = (),
+    ) -> int:
         """Destroy what the kernel still keeps of exactly these connections; return how many.
 
-        Raises DriverError naming the one that could not be destroyed.
+        Also destroys what no process holds at the listening `ports` (TIME-WAIT, being closed),
+        which would keep a listener without SO_REUSEADDR from its port: give the old incarnation's
+        listening sockets. The other ends get a reset, so they should be locked. Raises DriverError naming the one that could not be destroyed.
         """
