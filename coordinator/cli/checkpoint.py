@@ -1,0 +1,37 @@
+"""`allstop checkpoint JOB`"""
+
+from __future__ import annotations
+
+import click
+
+from coordinator.cli.options import asking, deadline_option, job_argument, option
+from coordinator.cli.output import Output
+
+
+@click.command()
+@job_argument
+@option(
+    "--cut",
+    type=click.Choice(["step", "freeze"]),
+    default="step",
+    show_default=True,
+    help="step: all ranks stop at one training step. freeze: wherever they are, for programs "
+    "whose only channels are TCP.",
+)
+@option("--stop", is_flag=True, help="End the job once the snapshot is committed.")
+@deadline_option
+@asking
+@click.pass_obj
+def checkpoint(output: Output, job: str, cut: str, stop: bool, deadline_s: float) -> int:
+    """Stop all ranks of JOB, save them as one snapshot, and let the job run on.
+
+    Ctrl-C leaves the checkpoint running; `allstop abort` undoes it.
+    """
+    from coordinator.cli.follow import follow
+    from coordinator.core.model import Cut
+
+    return follow(
+        output,
+        lambda client: client.checkpoint(job, cut=Cut(cut), stop=stop, deadline_s=deadline_s),
+        deadline_s=deadline_s,
+    )

@@ -1,0 +1,76 @@
+"""Options that several verbs share. Each has an environment variable: ALLSTOP_ and its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from coordinator.cli.durations import Duration
+from coordinator.cli.output import Output
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def option(*names: str, **settings: Any) -> Callable[[Function], Function]:
+    """`click.option` with the environment variable ALLSTOP_NAME, shown in the help."""
+    long = next(name for name in names if name.startswith("--")).split("/")[0]
+    settings.setdefault("envvar", "ALLSTOP_" + long.lstrip("-").upper().replace("-", "_"))
+    settings.setdefault("show_envvar", True)
+    return click.option(*names, **settings)
+
+
+def _remember_coordinators(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -> None:
+    addresses = [part for text in value for part in text.split(",") if part]
+    if addresses:
+        ctx.ensure_object(Output).coordinators = tuple(addresses)
+
+
+def _remember_format(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value:
+        ctx.ensure_object(Output).format = value
+
+
+# Both may stand before or after the verb; the one nearer to the end of the line wins.
+connection = option(
+    "--coordinator",
+    "coordinators",
+    multiple=True,
+    metavar="ADDR",
+    expose_value=False,
+    callback=_remember_coordinators,
+    help="host:port or unix:PATH, may be repeated.  [default: the socket of `allstop up`, then "
+    "127.0.0.1:7411]",
+)
+output_option = option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    expose_value=False,
+    callback=_remember_format,
+    help="What goes to stdout.  [default: table]",
+)
+
+
+def asking(function: Function) -> Function:
+    """The options of every verb that asks a coordinator."""
+    return connection(output_option(function))
+
+
+job_argument = click.argument("job")
+deadline_option = option(
+    "--deadline",
+    "deadline_s",
+    type=Duration(),
+    default=0.0,
+    metavar="DURATION",
+    help="For the whole of it, such as 90s or 5m.  [default: the coordinator's policy]",
+)
+snapshot_option = option("--snapshot", default="", metavar="ID", help="[default: the newest]")
+
+
+def directory(name: str, **settings: Any) -> Callable[[Function], Function]:
+    """An option that takes a directory, which is made when it is missing."""
+    return option(name, type=click.Path(file_okay=False, path_type=Path), metavar="DIR", **settings)

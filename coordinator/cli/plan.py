@@ -1,0 +1,39 @@
+"""`allstop plan JOB`"""
+
+from __future__ import annotations
+
+import click
+
+from coordinator.cli.options import asking, job_argument, snapshot_option
+from coordinator.cli.output import Output, plain
+
+
+@click.command()
+@job_argument
+@snapshot_option
+@asking
+@click.pass_obj
+def plan(output: Output, job: str, snapshot: str) -> int:
+    """Say which node would take which worker of JOB, without doing it.
+
+    When no set of nodes fits, every reason for every node is printed and the exit code is 6.
+    """
+    from coordinator.cli.asking import ask
+    from coordinator.cli.tables import plan_view, reasons_lines
+    from coordinator.core.errors import BugError
+    from coordinator.link.mapping import error_of_failure
+
+    answer = ask(output, lambda client: client.plan(job, snapshot))
+    if answer.failure is not None:
+        error = error_of_failure(answer.failure)
+        error.details = error.details or tuple(reasons_lines(answer.refused))
+        output.error(error, refused=plain(answer.refused))
+        return error.exit_code
+    if answer.plan is None:
+        raise BugError("the coordinator answered with neither a plan nor a refusal")
+    chosen = answer.plan
+    output.emit(
+        {"plan": plain(chosen), "refused": plain(answer.refused)},
+        lambda: plan_view(chosen, answer.refused),
+    )
+    return 0

@@ -1,0 +1,152 @@
+"""Snapshots, attempts and restores whole, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.cli.durations import bytes_text, duration_text
+from coordinator.cli.tables import placements_view, step_text, table
+from coordinator.core.model import (
+    AttemptRecord,
+    Failure,
+    PhaseTiming,
+    RankState,
+    RestoreRecord,
+    Snapshot,
+)
+from coordinator.link.mapping import error_of_failure
+
+RANKS_A_LINE = 8
+
+
+def whole_view(
+    snapshot: Snapshot | None, attempt: AttemptRecord | None, restore: RestoreRecord | None
+) -> RenderableType:
+    """Whatever there is of the three, one below the other."""
+    parts: list[RenderableType] = []
+    if snapshot is not None:
+        parts.append(snapshot_view(snapshot))
+    if attempt is not None:
+        parts.append(attempt_view(attempt))
+    if restore is not None:
+        parts.append(restore_view(restore))
+    return Group(*parts)
+
+
+def snapshot_view(snapshot: Snapshot) -> Group:
+    """A snapshot: what it is, then each worker and its ranks."""
+    head = fields(
+        ("snapshot", snapshot.snapshot),
+        ("job", snapshot.job),
+        ("step", step_text(snapshot)),
+        ("ranks", str(snapshot.world_size or "-")),
+        ("cut", snapshot.cut),
+        ("size", bytes_text(snapshot.image_bytes)),
+        ("committed", moment(snapshot.committed_unix_s)),
+        ("epoch", f"{snapshot.epoch}, incarnation {snapshot.incarnation}"),
+        ("digest", snapshot.digest),
+    )
+    rows = table(
+        "WORKER", "NODE", "ADDRESS", "RANKS AT STEP", "SIZE", "MEMORY", "DUMP", "HELD",
+        "CONNECTIONS", right=("WORKER", "SIZE", "MEMORY", "DUMP", "HELD", "CONNECTIONS"),
+    )  # fmt: skip
+    for worker in snapshot.workers:
+        rows.add_row(
+            str(worker.worker),
+            worker.node,
+            worker.address,
+            ranks_text(worker.ranks),
+            bytes_text(worker.image_bytes),
+            bytes_text(worker.memory_bytes),
+            duration_text(worker.dump_ms / 1000),
+            duration_text(worker.held_ms / 1000) if worker.held_ms else "-",
+            str(len(worker.connections)),
+        )
+    return Group(head, rows)
+
+
+def ranks_text(ranks: Iterable[RankState]) -> str:
+    """`0:152 1:152`, a few a line; a rank without the hook shows a dash."""
+    texts = [f"{rank.rank}:{rank.boundary if rank.boundary >= 0 else '-'}" for rank in ranks]
+    lines = [texts[i : i + RANKS_A_LINE] for i in range(0, len(texts), RANKS_A_LINE)]
+    return "\n".join(" ".join(line) for line in lines) or "-"
+
+
+def attempt_view(attempt: AttemptRecord) -> Group:
+    """An attempt: state and why, then the time of each phase."""
+    head = fields(
+        ("attempt", attempt.attempt),
+        ("job", attempt.job),
+        ("state", attempt.state),
+        ("reason", attempt.reason),
+        ("target step", str(attempt.target) if attempt.target else ""),
+        ("stood still", duration_text(attempt.pause_ms / 1000) if attempt.pause_ms else ""),
+        ("requested", moment(attempt.requested_unix_s)),
+        ("deadline", duration_text(attempt.deadline_s)),
+    )
+    parts: list[RenderableType] = [head, *timings_view(attempt.timings)]
+    if attempt.failure is not None:
+        parts.append(failure_view(attempt.failure))
+    return Group(*parts)
+
+
+def restore_view(restore: RestoreRecord) -> Group:
+    """A restore: state and why, its plan, then the time of each phase."""
+    head = fields(
+        ("restore", restore.restore),
+        ("job", restore.job),
+        ("snapshot", restore.snapshot),
+        ("state", restore.state),
+        ("reason", restore.reason),
+        ("incarnation", str(restore.incarnation)),
+        ("requested", moment(restore.requested_unix_s)),
+        ("deadline", duration_text(restore.deadline_s)),
+    )
+    parts: list[RenderableType] = [head, placements_view(restore.plan)]
+    parts += timings_view(restore.timings)
+    if restore.failure is not None:
+        parts.append(failure_view(restore.failure))
+    return Group(*parts)
+
+
+def timings_view(timings: Iterable[PhaseTiming]) -> list[RenderableType]:
+    """One row per phase; nothing when there is none."""
+    rows = table("PHASE", "BEGAN AFTER", "TOOK", "SLOWEST", right=("BEGAN AFTER", "TOOK"))
+    for timing in timings:
+        rows.add_row(
+            timing.phase,
+            duration_text(timing.started_ms / 1000),
+            duration_text(timing.took_ms / 1000),
+            timing.slowest,
+        )
+    return [rows] if rows.row_count else []
+
+
+def failure_view(failure: Failure) -> Text:
+    """What went wrong, in the words of the error."""
+    error = error_of_failure(failure)
+    lines = [f"failed: {error}", *([f"next: {error.advice}"] if error.advice else [])]
+    return Text("\n".join([*lines, *(f"  | {line}" for line in error.details)]), style="red")
+
+
+def fields(*pairs: tuple[str, str]) -> Table:
+    """Names and values below each other; empty values are left out."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    for name, value in pairs:
+        if value:
+            grid.add_row(name, value)
+    return grid
+
+
+def moment(unix_s: float) -> str:
+    """A point in time in the local zone."""
+    if unix_s <= 0:
+        return ""
+    return datetime.fromtimestamp(unix_s).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")

@@ -1,0 +1,25 @@
+"""`allstop snapshots JOB`"""
+
+from __future__ import annotations
+
+import click
+
+from coordinator.cli.options import asking, job_argument
+from coordinator.cli.output import Output, plain
+
+
+@click.command()
+@job_argument
+@asking
+@click.pass_obj
+def snapshots(output: Output, job: str) -> None:
+    """List the snapshots of JOB, the newest first: step, ranks, size, age."""
+    from coordinator.cli.asking import ask
+    from coordinator.cli.tables import snapshots_view
+
+    reply = ask(output, lambda client: client.snapshots(job))
+    newest_first = sorted(reply.snapshots, key=lambda one: one.committed_unix_s, reverse=True)
+    output.emit(
+        {"latest": reply.latest, "snapshots": plain(newest_first)},
+        lambda: snapshots_view(newest_first, reply.latest),
+    )

@@ -1,0 +1,139 @@
+"""Tables of jobs, nodes, snapshots and plans, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from coordinator.cli.durations import age_text, bytes_text
+from coordinator.core.model import Cut, NodeReasons, Plan, Snapshot
+from coordinator.core.view import JobView, NodeView
+
+GOOD = ("running", "attached")
+BAD = ("lost", "incomplete", "exited", "faulted", "unknown")
+
+
+def table(*columns: str, right: Sequence[str] = ()) -> Table:
+    """An open table with these columns; those in `right` hold numbers."""
+    made = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def state_text(state: str) -> Text:
+    """A state in its colour."""
+    return Text(state, style="green" if state in GOOD else "red" if state in BAD else "yellow")
+
+
+def or_nothing(rows: Table, nothing: str) -> RenderableType:
+    """The table, or one line when it has no rows."""
+    return rows if rows.row_count else Text(nothing, style="dim")
+
+
+def jobs_view(jobs: Iterable[JobView]) -> RenderableType:
+    """One row per job."""
+    rows = table(
+        "JOB", "STATE", "WORKERS", "RANKS", "STEP", "LATEST SNAPSHOT", "AGE",
+        right=("WORKERS", "RANKS", "STEP", "AGE"),
+    )  # fmt: skip
+    for view in jobs:
+        running = sum(worker.state not in ("exited", "faulted") for worker in view.workers)
+        state = state_text(view.state)
+        if view.action:
+            state.append(f" ({view.action})", style="dim")
+        rows.add_row(
+            view.job.job,
+            state,
+            f"{running}/{view.job.workers}",
+            str(view.job.world_size or "-"),
+            str(view.step) if view.step > 0 else "-",
+            view.job.latest or "-",
+            age_text(view.latest_unix_s),
+        )
+    return or_nothing(rows, "no job: `allstop shim run --job NAME … -- COMMAND` starts a worker")
+
+
+def nodes_view(nodes: Iterable[NodeView]) -> RenderableType:
+    """One row per node; the reason of a lost one stands below it."""
+    rows = table(
+        "NODE", "ADDRESS", "STATE", "WORKERS", "CRIU", "FREE MEMORY", "FREE STAGING",
+        right=("FREE MEMORY", "FREE STAGING"),
+    )  # fmt: skip
+    for view in nodes:
+        workers = ", ".join(f"{worker.job}/{worker.worker}" for worker in view.workers)
+        state = state_text(view.state)
+        if view.reason:
+            state.append(f": {view.reason}", style="dim")
+        rows.add_row(
+            view.facts.node,
+            view.facts.address or "-",
+            state,
+            workers or ("spare" if view.state == "attached" else "-"),
+            view.facts.criu_version or "none",
+            bytes_text(view.facts.memory_free_bytes),
+            bytes_text(view.facts.staging_free_bytes),
+        )
+    return or_nothing(rows, "no node: `allstop shim` attaches one")
+
+
+def snapshots_view(snapshots: Iterable[Snapshot], latest: str) -> RenderableType:
+    """One row per snapshot, in the order given."""
+    rows = table(
+        "SNAPSHOT", "STEP", "RANKS", "SIZE", "AGE", "CUT",
+        right=("STEP", "RANKS", "SIZE", "AGE"),
+    )  # fmt: skip
+    for snapshot in snapshots:
+        name = Text(snapshot.snapshot)
+        if snapshot.snapshot == latest:
+            name.append(" (latest)", style="green")
+        rows.add_row(
+            name,
+            step_text(snapshot),
+            str(snapshot.world_size or "-"),
+            bytes_text(snapshot.image_bytes),
+            age_text(snapshot.committed_unix_s),
+            snapshot.cut,
+        )
+    return or_nothing(rows, "no snapshot: `allstop checkpoint JOB` makes one")
+
+
+def step_text(snapshot: Snapshot) -> str:
+    """The step of a snapshot; one that was frozen anywhere has none."""
+    return "-" if snapshot.cut is Cut.FREEZE else str(snapshot.step)
+
+
+def placements_view(plan: Plan) -> RenderableType:
+    """Who goes where, and why."""
+    rows = table("WORKER", "FROM", "TO", "WHY", right=("WORKER",))
+    for place in plan.placements:
+        moved = place.from_node != place.to_node
+        rows.add_row(
+            str(place.worker),
+            f"{place.from_node} ({place.from_address})",
+            Text(f"{place.to_node} ({place.to_address})", style="yellow" if moved else ""),
+            place.why,
+        )
+    return rows
+
+
+def plan_view(plan: Plan, refused: Iterable[NodeReasons]) -> Group:
+    """A plan whole: places, rewritten addresses, notes, and the nodes that were not taken."""
+    parts: list[RenderableType] = [
+        Text(f"restore {plan.snapshot} of job {plan.job}"),
+        placements_view(plan),
+    ]
+    if plan.addresses:
+        moves = ", ".join(f"{move.old} -> {move.new}" for move in plan.addresses)
+        parts.append(Text(f"addresses rewritten in all images: {moves}"))
+    parts += [Text(f"note: {note}", style="yellow") for note in plan.notes]
+    parts += [Text(line, style="dim") for line in reasons_lines(refused)]
+    return Group(*parts)
+
+
+def reasons_lines(refused: Iterable[NodeReasons]) -> list[str]:
+    """Each node that does not take a worker, with every reason."""
+    return [f"{one.node}, worker {one.worker}: {'; '.join(one.reasons)}" for one in refused]
