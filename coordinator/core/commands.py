@@ -71,7 +71,7 @@ class PutAttempt(Command):
 
 @dataclass(frozen=True)
 class CommitSnapshot(Command):
-    """The one transaction: snapshot, latest, attempt COMMITTED; compares epoch and attempt revision.
+    """One transaction: snapshot, latest, attempt COMMITTED; compares epoch and attempt revision.
 
     Answered by SnapshotCommitted or CommitRefused. When the answer of etcd is lost the server
     reads until it knows; it never repeats blindly.

@@ -90,7 +90,7 @@ class Control:
         raise NotImplementedError
 
     def last_word(self, action: str) -> Announce | None:
-        """The newest announcement about an action, for whoever joins late (`last` when it ended)."""
+        """The newest announcement about an action; `last` is set when it has ended."""
         raise NotImplementedError
 
     def story(self, action: str = "") -> tuple[Decision, ...]:

@@ -1,22 +1,22 @@
 """Every error of allstop, in one tree.
 
-    AllstopError                      exit  gRPC status
-    ├── Refused                         3   FAILED_PRECONDITION   asked for something that cannot be
-    │   ├── NotFound                    4   NOT_FOUND             unknown job, snapshot, attempt, node
-    │   ├── Busy                        5   ABORTED               another attempt or restore has the job
-    │   ├── NotReady                    3   FAILED_PRECONDITION   preflight, worker missing, no hook
-    │   ├── NoPlan                      6   FAILED_PRECONDITION   no set of nodes fits the snapshot
-    │   └── BadRequest                  2   INVALID_ARGUMENT      the request itself makes no sense
-    ├── AttemptFailed                   7   ABORTED               a checkpoint was tried and undone
-    │   └── DeadlinePassed              8   DEADLINE_EXCEEDED     somebody was awaited in vain
-    ├── RestoreFailed                   9   ABORTED               a restore was tried and cleared away
-    ├── DriverError                    10   INTERNAL              criu, nft, cuda … failed on a node
-    ├── LinkError                      11   UNAVAILABLE           no coordinator, or the stream broke
-    ├── StoreError                     12   UNAVAILABLE           etcd; `definite` says if it did not happen
-    ├── Fenced                         13   FAILED_PRECONDITION   an older epoch spoke, or a lost node returned
-    ├── SetupError                     14   FAILED_PRECONDITION   this machine lacks something
-    └── BugError                       70   INTERNAL              allstop broke its own rule; state untouched
-        └── IllegalEvent               70   INTERNAL              an event that the state has no row for
+    AllstopError             exit  gRPC status
+    ├── Refused                 3  FAILED_PRECONDITION asked for something that cannot be
+    │   ├── NotFound            4  NOT_FOUND           unknown job, snapshot, attempt, node
+    │   ├── Busy                5  ABORTED             another attempt or restore has the job
+    │   ├── NotReady            3  FAILED_PRECONDITION preflight, worker missing, no hook
+    │   ├── NoPlan              6  FAILED_PRECONDITION no set of nodes fits the snapshot
+    │   └── BadRequest          2  INVALID_ARGUMENT    the request itself makes no sense
+    ├── AttemptFailed           7  ABORTED             a checkpoint was tried and undone
+    │   └── DeadlinePassed      8  DEADLINE_EXCEEDED   somebody was awaited in vain
+    ├── RestoreFailed           9  ABORTED             a restore was tried and cleared away
+    ├── DriverError            10  INTERNAL            criu, nft, cuda … failed on a node
+    ├── LinkError              11  UNAVAILABLE         no coordinator, or the stream broke
+    ├── StoreError             12  UNAVAILABLE         etcd; see `definite`
+    ├── Fenced                 13  FAILED_PRECONDITION an older epoch spoke, or a lost node returned
+    ├── SetupError             14  FAILED_PRECONDITION this machine lacks something
+    └── BugError               70  INTERNAL            allstop broke its own rule; nothing changed
+        └── IllegalEvent       70  INTERNAL            an event that the state has no row for
 
 An error says what happened, where (job, worker, rank, node, phase), whether it surely did *not*
 happen (`definite`), and what to do next (`advice`). Foreign errors become one of these in one
@@ -66,7 +66,7 @@ class AllstopError(Exception):
         definite: bool = True,
         details: tuple[str, ...] = (),
     ) -> None:
-        """Keep the parts apart; `definite` is True when the thing asked for surely did not happen."""
+        """Keep the parts apart; `definite`: the thing asked for surely did not happen."""
         super().__init__(what)
         self.what = what
         self.where = where or Where()

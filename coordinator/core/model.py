@@ -1,7 +1,7 @@
 """The words of allstop as plain values: what jobs, nodes, attempts, snapshots and restores are.
 
-Everything here is frozen and knows nothing of clocks, gRPC or etcd. `proto/allstop/v1/records.proto`
-has a message of the same name and the same fields for each dataclass that is stored or sent;
+Everything here is frozen and knows nothing of clocks, gRPC or etcd. `records.proto` in `proto/`
+has a message of the same name and fields for each dataclass that is stored or sent;
 `tests/unit/test_records.py` fails when the two differ.
 """
 
@@ -36,7 +36,7 @@ class Phase(StrEnum):
 
 
 class Cut(StrEnum):
-    """How the ranks come to rest: at one training step, or wherever they are (TCP carries the rest)."""
+    """How the ranks come to rest: at one step, or wherever they are (TCP carries the rest)."""
 
     STEP = "step"
     FREEZE = "freeze"

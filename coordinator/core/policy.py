@@ -29,6 +29,7 @@ class Policy:
     commit_s: float = 10.0
     stop_s: float = 30.0
     undo_s: float = 30.0
+    adopt_s: float = 30.0  # for nodes to attach to a new leader that undoes an attempt
     margin_s: float = 5.0  # by which a dead-man timer outlives its phase
 
     # restore

@@ -1,0 +1,276 @@
+"""What an attempt and a restore have in common: members, rounds of orders, and who is awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Generic, TypeVar
+
+from coordinator.core.commands import Announce, Command, SendOrder
+from coordinator.core.errors import AllstopError
+from coordinator.core.events import OrderAnswered
+from coordinator.core.failures import listed
+from coordinator.core.model import Failure, Phase, PhaseTiming, RankState
+from coordinator.core.policy import Policy
+
+S = TypeVar("S", bound=StrEnum)
+
+FOREVER = float("inf")
+NOTES_LIMIT = 16
+PROGRESS_STEPS = 16  # announcements within one round, so that a round of n answers costs O(n)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One worker of an action and the node it is on; frozen for the whole action."""
+
+    worker: int
+    node: str
+
+    def __str__(self) -> str:
+        return f"worker {self.worker} on {self.node or 'a node that has not attached yet'}"
+
+
+@dataclass
+class Round:
+    """One phase: an order to every member, and who has not answered it yet."""
+
+    phase: Phase
+    sent_at: float
+    deadline: float
+    capped: bool  # the action's own deadline is the nearer one
+    held_until: float  # when the first dead-man timer may run out; FOREVER: nothing is held
+    expected: int
+    awaited: dict[int, Member]
+    whom: str = ""  # awaited instead of members: the store
+    slowest: str = ""
+
+    def take(self, worker: int) -> None:
+        """An answer is in."""
+        self.slowest = str(self.awaited.pop(worker))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every answer is in."""
+        return not self.awaited and not self.whom
+
+    @property
+    def worth_announcing(self) -> bool:
+        """Whether the last answer is one of the few per round that are announced."""
+        done = self.expected - len(self.awaited)
+        every = max(1, self.expected // PROGRESS_STEPS)
+        return done % every == 0
+
+
+@dataclass
+class Action(Generic[S]):
+    """An attempt or a restore on its way; changed only by the handlers of its table."""
+
+    FAILED_AS: ClassVar[type[AllstopError]]
+    ENDS: ClassVar[frozenset[StrEnum]]
+
+    id: str
+    job: str
+    epoch: int
+    incarnation: int
+    policy: Policy
+    started: float
+    deadline_s: float
+    unix_s: float
+    members: dict[int, Member]
+    state: S
+    reason: str
+    failure: Failure | None = None
+    rounds: dict[Phase, Round] = field(default_factory=dict)
+    timings: list[PhaseTiming] = field(default_factory=list)
+    seen: dict[int, tuple[RankState, ...]] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)  # worker: why its node is out of reach
+    notes: list[str] = field(default_factory=list)
+    said: list[tuple[str, bool]] = field(
+        default_factory=list
+    )  # reason, ignored; drained by control
+    by_node: dict[str, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for member in self.members.values():
+            self.by_node.setdefault(member.node, []).append(member.worker)
+
+    # -- what is asked of it -------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is in a state that nothing leaves."""
+        return self.state in self.ENDS
+
+    def next_wakeup(self) -> float | None:
+        """The nearest deadline of the open rounds."""
+        return min((r.deadline for r in self.rounds.values()), default=None)
+
+    def overdue(self, now: float) -> list[Round]:
+        """Open rounds whose deadline has come."""
+        return [r for r in self.rounds.values() if r.deadline <= now]
+
+    def workers_on(self, node: str) -> list[int]:
+        """Members that are on a node."""
+        return self.by_node.get(node, [])
+
+    def observe(self, worker: int, ranks: tuple[RankState, ...]) -> None:
+        """Remember what a shim last reported of a member's ranks; decides nothing."""
+        if worker in self.members and ranks:
+            self.seen[worker] = ranks
+
+    # -- what its handlers do ------------------------------------------------------------------
+
+    def ignore(self, reason: str) -> None:
+        """Note that the event changed nothing, and why."""
+        self.said.append((reason, True))
+
+    def move(self, state: S, reason: str) -> None:
+        """Go to a state (or stay) for a reason."""
+        self.state = state
+        self.reason = reason
+        self.said.append((reason, False))
+
+    def note(self, text: str) -> None:
+        """Keep something that does not decide the outcome and belongs into its last sentence."""
+        self.said.append((text, False))
+        if len(self.notes) < NOTES_LIMIT:
+            self.notes.append(text)
+
+    def with_notes(self, text: str) -> str:
+        """A sentence followed by what was noted on the way."""
+        return "; ".join([text, *self.notes])
+
+    def open_round(
+        self,
+        phase: Phase,
+        seconds: float,
+        now: float,
+        *,
+        holds: bool = False,
+        capped: bool = True,
+        hold_extra_s: float = 0.0,
+        members: Iterable[Member] | None = None,
+        whom: str = "",
+    ) -> Round:
+        """Begin to wait for a phase: for the members given, all of them, or `whom` alone."""
+        deadline = now + seconds
+        total = self.started + self.deadline_s
+        is_capped = capped and total < deadline
+        deadline = max(now, total) if is_capped else deadline
+        chosen = self.members.values() if members is None else members
+        awaited = {} if whom else {m.worker: m for m in chosen}
+        held_until = deadline + hold_extra_s + self.policy.margin_s if holds else FOREVER
+        made = Round(phase, now, deadline, is_capped, held_until, len(awaited) or 1, awaited, whom)
+        self.rounds[phase] = made
+        return made
+
+    def close_round(self, phase: Phase, now: float) -> None:
+        """Stop waiting for a phase and keep how long it took."""
+        ended = self.rounds.pop(phase, None)
+        if ended is not None:
+            self.timings.append(
+                PhaseTiming(
+                    phase=phase,
+                    started_ms=round((ended.sent_at - self.started) * 1000),
+                    took_ms=round((now - ended.sent_at) * 1000),
+                    slowest=ended.slowest,
+                )
+            )
+
+    def close_all(self, now: float) -> None:
+        """Stop waiting for anything."""
+        for phase in list(self.rounds):
+            self.close_round(phase, now)
+
+    def order(self, member: Member, sent: Round, now: float, **detail: Any) -> SendOrder:
+        """The order of a round for one member."""
+        return SendOrder(
+            node=member.node,
+            epoch=self.epoch,
+            job=self.job,
+            worker=member.worker,
+            action=self.id,
+            phase=sent.phase,
+            deadline_s=sent.deadline - now,
+            hold_s=0.0 if sent.held_until == FOREVER else sent.held_until - now,
+            **detail,
+        )
+
+    def orders(self, sent: Round, now: float, **detail: Any) -> list[Command]:
+        """The order of a round for everyone it awaits."""
+        return [self.order(member, sent, now, **detail) for member in sent.awaited.values()]
+
+    def accept(self, event: OrderAnswered, phase: Phase) -> Round | None:
+        """The round that an answer belongs to, or None (noted) when it changes nothing.
+
+        The answer is not taken yet: handlers check its content first.
+        """
+        member = self.members.get(event.worker)
+        if member is None or member.node != event.node:
+            self.ignore(f"worker {event.worker} of this action is not on {event.node}")
+            return None
+        sent = self.rounds.get(phase)
+        if sent is None or event.worker not in sent.awaited:
+            self.ignore(f"{phase} of {member} was answered or given up before")
+            return None
+        return sent
+
+    # -- what it tells -------------------------------------------------------------------------
+
+    def pending_ranks(self, worker: int) -> tuple[RankState, ...]:
+        """Ranks of a worker that are not parked, as last seen; all when that tells nothing."""
+        ranks = self.seen.get(worker, ())
+        return tuple(r for r in ranks if not r.parked) or ranks
+
+    def announce(self, now: float, *, last: bool = False, **result: Any) -> Announce:
+        """What to tell whoever watches: state, reason, and everyone still awaited."""
+        awaited = tuple(
+            (m.worker, m.node, tuple(r.rank for r in self.pending_ranks(m.worker)), now - r.sent_at)
+            for r in self.rounds.values()
+            for m in r.awaited.values()
+        )
+        return Announce(
+            action=self.id,
+            state=str(self.state),
+            reason=self.reason,
+            elapsed_s=now - self.started,
+            awaited=awaited,
+            expected=sum(r.expected for r in self.rounds.values()),
+            last=last,
+            **result,
+        )
+
+    def progress(self, sent: Round, now: float) -> list[Command]:
+        """An announcement after an answer that completes nothing, now and then."""
+        return [self.announce(now)] if sent.worth_announcing else []
+
+    def describe(self, member: Member) -> str:
+        """An awaited member with the last boundary of each of its ranks."""
+        ranks = self.pending_ranks(member.worker)
+        if not ranks:
+            return str(member)
+        told = listed([f"rank {r.rank} last at step {r.boundary}" for r in ranks])
+        return f"{member} ({told})"
+
+    def late(self, sent: Round, now: float, kind: type[AllstopError]) -> Failure:
+        """The failure of a round whose deadline has passed, naming everyone awaited."""
+        members = list(sent.awaited.values())
+        first = members[0] if members else None
+        names = [self.describe(m) for m in members]
+        ranks = self.pending_ranks(first.worker) if first else ()
+        limit = f", the deadline of the whole action ({self.deadline_s:g} s)" if sent.capped else ""
+        return Failure(
+            kind=kind.__name__,
+            what=f"{sent.phase} was not answered within {now - sent.sent_at:.1f} s{limit}: "
+            f"awaited {listed(names) or sent.whom}",
+            job=self.job,
+            worker=first.worker if first else -1,
+            rank=ranks[0].rank if len(ranks) == 1 else -1,
+            node=first.node if first else "",
+            phase=str(sent.phase),
+            advice="look at the named nodes and ranks, or allow more time with --deadline",
+            definite=True,
+            details=tuple(names),
+        )

@@ -1,0 +1,118 @@
+"""One attempt at a checkpoint as data: its begin, its record, and how a new leader finds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import ClassVar
+
+from coordinator.core.action import Action, Member
+from coordinator.core.commands import Command, PutAttempt
+from coordinator.core.errors import AllstopError, AttemptFailed, BugError
+from coordinator.core.model import (
+    AttemptRecord,
+    AttemptState,
+    Cut,
+    Phase,
+    RankState,
+    Snapshot,
+    WorkerRecord,
+)
+from coordinator.core.policy import Policy
+
+S = AttemptState
+
+
+@dataclass
+class Attempt(Action[AttemptState]):
+    """One attempt on its way; its members are frozen when it begins."""
+
+    FAILED_AS: ClassVar[type[AllstopError]] = AttemptFailed
+    ENDS: ClassVar[frozenset[StrEnum]] = frozenset({S.COMMITTED, S.ABORTED})
+
+    cut: Cut = Cut.STEP
+    stop: bool = False
+    gpu: bool = False  # some rank has state on a device: GPU_LOCK and GPU_SAVE are part of it
+    world_size: int = 0  # 0: not known before HOLD
+    target: int = 0
+    ordered: bool = False  # orders went out: there is something to undo
+    adopted: bool = False  # found in the store by a new leader: where its members are is not known
+    answers: dict[int, tuple[RankState, ...]] = field(default_factory=dict)  # ranks at HOLD
+    records: dict[int, WorkerRecord] = field(default_factory=dict)
+    persisted: set[int] = field(default_factory=set)
+    held_ms: dict[int, int] = field(default_factory=dict)  # by worker, from Resumed
+    snapshot: Snapshot | None = None
+
+    @property
+    def pause_ms(self) -> int:
+        """How long the worker that stood still longest did, as far as known."""
+        return max(self.held_ms.values(), default=0)
+
+    def record(self, state: AttemptState | None = None) -> AttemptRecord:
+        """The attempt as etcd keeps it, in its own state or in the one it is about to reach."""
+        return AttemptRecord(
+            attempt=self.id,
+            job=self.job,
+            state=state or self.state,
+            epoch=self.epoch,
+            incarnation=self.incarnation,
+            cut=self.cut,
+            stop=self.stop,
+            target=self.target,
+            deadline_s=self.deadline_s,
+            requested_unix_s=self.unix_s,
+            reason=self.reason,
+            failure=self.failure,
+            timings=tuple(self.timings),
+            pause_ms=self.pause_ms,
+        )
+
+    def begin(self, now: float) -> list[Command]:
+        """Have the attempt recorded; nothing is held before that is done."""
+        self.open_round(Phase.ADMIT, self.policy.admit_s, now, whom="the store")
+        self.move(S.ADMITTING, f"asked for; {len(self.members)} workers are members")
+        return [PutAttempt(self.record()), self.announce(now)]
+
+    def validate(self) -> None:
+        """Raise BugError when the attempt breaks a rule of its own."""
+        awaited = {w for r in self.rounds.values() for w in r.awaited}
+        if awaited - self.members.keys():
+            raise BugError(f"{self.id} awaits workers {awaited - self.members.keys()} of nobody")
+        if self.ended and self.rounds:
+            raise BugError(f"{self.id} is {self.state} and still awaits {list(self.rounds)}")
+        if not self.ended and not self.rounds:
+            raise BugError(f"{self.id} is {self.state} and awaits nobody: it would never end")
+        if self.state is S.ABORTED and self.failure is None:
+            raise BugError(f"{self.id} is ABORTED without a failure")
+        committed = self.state is S.COMMITTED and not self.adopted
+        if committed and (self.snapshot is None or self.persisted != self.members.keys()):
+            raise BugError(f"{self.id} is COMMITTED without everything in the store")
+
+
+def from_record(
+    record: AttemptRecord, *, epoch: int, policy: Policy, workers: int, now: float
+) -> Attempt:
+    """An attempt of an earlier leader; its members' nodes are learnt as they attach.
+
+    `workers` is 0 where the job was never committed, so that even their number is learnt.
+    """
+    return Attempt(
+        id=record.attempt,
+        job=record.job,
+        epoch=epoch,
+        incarnation=record.incarnation,
+        policy=policy,
+        started=now,
+        deadline_s=record.deadline_s,
+        unix_s=record.requested_unix_s,
+        members={worker: Member(worker, "") for worker in range(workers)},
+        state=record.state,
+        reason=record.reason,
+        failure=record.failure,
+        timings=list(record.timings),
+        cut=record.cut,
+        stop=record.stop,
+        target=record.target,
+        ordered=True,
+        adopted=True,
+    )

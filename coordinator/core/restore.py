@@ -1,0 +1,130 @@
+"""The restore round: one table, which is its documentation.
+
+    ADMITTING -> FETCHING -> CLEARING -> RESTORING -> (GPU_RESTORING -> GPU_UNLOCKING ->)
+              -> RELEASING -> RUNNING                       anything -> FAILING -> FAILED
+
+ALL_BACK is the moment when every tree is restored and still stopped; only then is anything
+released. A restore that fails kills what it restored, leaves the snapshot untouched, and leaves
+the job's incarnation raised: what still runs of an older one is not the job any more.
+
+The arrows are in `returning` (forward) and `failing`.
+"""
+
+from __future__ import annotations
+
+from coordinator.core import failing, returning
+from coordinator.core.events import (
+    AbortRequested,
+    Cleared,
+    Event,
+    Fetched,
+    GpuRestored,
+    GpuUnlocked,
+    NodeAttached,
+    NodeLeft,
+    NodeLost,
+    NodeReported,
+    OrderFailed,
+    Released,
+    RestoreAdmitted,
+    Restored,
+    RestoreStored,
+    StoreRefused,
+    TimePassed,
+    Undone,
+    WorkerExited,
+)
+from coordinator.core.model import RestoreState
+from coordinator.core.table import Ignored, Row, Table
+
+S = RestoreState
+
+_TO = (S.FAILING, S.FAILED)
+_ANSWERED = Ignored("that order was answered before")
+_GIVEN_UP = Ignored("the restore is being cleared away")
+_OLD = Ignored("a worker of the old incarnation ended; it is to be cleared away anyway")
+_FROZEN = Ignored("the plan was settled when the restore began")
+_ADMITTED = Ignored("that the restore is recorded is known already")
+
+
+def _trouble(state: S) -> dict[type[Event], Row | Ignored]:
+    """Rows of every state after ADMITTING: any trouble fails the restore."""
+    return {
+        NodeLost: Row(failing.on_lost, (state, *_TO)),
+        NodeLeft: Row(failing.on_lost, (state, *_TO)),
+        OrderFailed: Row(failing.on_failed, (state, *_TO)),
+        Undone: Row(failing.on_let_go, (state, *_TO)),
+        AbortRequested: Row(failing.on_abort_requested, _TO),
+        TimePassed: Row(failing.on_time, (state, *_TO)),
+        RestoreAdmitted: _ADMITTED,
+        NodeAttached: _FROZEN,
+        StoreRefused: Ignored("no write is awaited in this state"),
+    }
+
+
+TRANSITIONS: Table[RestoreState] = {
+    S.ADMITTING: {
+        RestoreAdmitted: Row(returning.on_admitted, (S.FETCHING,)),
+        StoreRefused: Row(failing.on_store_refused, (S.FAILED,)),
+        NodeLost: Row(failing.on_lost, (S.ADMITTING, S.FAILED)),
+        NodeLeft: Row(failing.on_lost, (S.ADMITTING, S.FAILED)),
+        AbortRequested: Row(failing.on_abort_requested, (S.FAILED,)),
+        TimePassed: Row(failing.on_time, (S.ADMITTING, S.FAILED)),
+        WorkerExited: _OLD,
+        NodeAttached: _FROZEN,
+    },
+    S.FETCHING: {
+        Fetched: Row(returning.on_fetched, (S.FETCHING, S.CLEARING)),
+        WorkerExited: _OLD,
+        **_trouble(S.FETCHING),
+    },
+    S.CLEARING: {
+        Fetched: _ANSWERED,
+        Cleared: Row(returning.on_cleared, (S.CLEARING, S.RESTORING)),
+        WorkerExited: Row(returning.on_stray_ended, (S.CLEARING, S.RESTORING)),
+        NodeReported: Row(returning.on_report, (S.CLEARING, S.RESTORING)),
+        **_trouble(S.CLEARING),
+        NodeLost: Row(failing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
+        NodeLeft: Row(failing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
+    },
+    S.RESTORING: {
+        **dict.fromkeys((Fetched, Cleared), _ANSWERED),
+        Restored: Row(returning.on_restored, (S.RESTORING, S.GPU_RESTORING, S.RELEASING)),
+        WorkerExited: Row(failing.on_exited, (S.RESTORING, *_TO)),
+        **_trouble(S.RESTORING),
+    },
+    S.GPU_RESTORING: {
+        **dict.fromkeys((Fetched, Cleared, Restored), _ANSWERED),
+        GpuRestored: Row(returning.on_gpu_restored, (S.GPU_RESTORING, S.GPU_UNLOCKING)),
+        WorkerExited: Row(failing.on_exited, (S.GPU_RESTORING, *_TO)),
+        **_trouble(S.GPU_RESTORING),
+    },
+    S.GPU_UNLOCKING: {
+        **dict.fromkeys((Fetched, Cleared, Restored, GpuRestored), _ANSWERED),
+        GpuUnlocked: Row(returning.on_gpu_unlocked, (S.GPU_UNLOCKING, S.RELEASING)),
+        WorkerExited: Row(failing.on_exited, (S.GPU_UNLOCKING, *_TO)),
+        **_trouble(S.GPU_UNLOCKING),
+    },
+    S.RELEASING: {
+        **dict.fromkeys((Fetched, Cleared, Restored, GpuRestored, GpuUnlocked), _ANSWERED),
+        Released: Row(returning.on_released, (S.RELEASING, S.RUNNING)),
+        WorkerExited: Row(failing.on_exited, (S.RELEASING, *_TO)),
+        **_trouble(S.RELEASING),
+    },
+    S.FAILING: {
+        Undone: Row(failing.on_undone, _TO),
+        OrderFailed: Row(failing.on_undo_failed, _TO),
+        NodeLost: Row(failing.on_lost_while_undoing, _TO),
+        NodeLeft: Row(failing.on_lost_while_undoing, _TO),
+        NodeAttached: Row(failing.on_found_while_undoing, (S.FAILING,)),
+        TimePassed: Row(failing.on_undo_late, _TO),
+        **dict.fromkeys(
+            (Fetched, Cleared, Restored, GpuRestored, GpuUnlocked, Released), _GIVEN_UP
+        ),
+        **dict.fromkeys((AbortRequested, StoreRefused, WorkerExited), _GIVEN_UP),
+        **dict.fromkeys((RestoreAdmitted, RestoreStored), _ADMITTED),
+    },
+    # Whatever comes for a restore that has ended is met at the door and never gets here.
+    S.RUNNING: {},
+    S.FAILED: {},
+}
