@@ -62,12 +62,17 @@ class ControlLoop:
         writes: Writes,
         listeners: Listeners,
         *,
+        check: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives monotonic seconds; everything is used on the running loop only."""
+        """`check` raises Fenced once the right to lead has ended, by our own clock.
+
+        `clock` gives monotonic seconds; everything is used on the running loop only.
+        """
         self._control = control
         self._inbox = inbox
         self._listeners = listeners
+        self._check = check
         self._clock = clock
         self._effects: dict[type[commands.Command], Callable[..., object]] = {
             commands.SendOrder: orders.order,
@@ -81,7 +86,13 @@ class ControlLoop:
         }
 
     def carry_out(self, decided: Sequence[commands.Command]) -> None:
-        """Start the effects of what the core decided, in order."""
+        """Start the effects of what the core decided, in order.
+
+        Raises Fenced, with nothing sent, when this leader may have been replaced meanwhile: a
+        process that was stopped wakes up here.
+        """
+        if decided:
+            self._check()
         for command in decided:
             self._effects[type(command)](command)
 

@@ -20,7 +20,7 @@ from coordinator.core.errors import LinkError, SetupError
 from coordinator.link.hub import Hub
 from coordinator.link.options import Keepalive, server_options
 from coordinator.link.service import LinkService
-from coordinator.server.leadership import Leadership
+from coordinator.server.reign import Reign
 
 STOP_GRACE_S = 1.0
 UNIX_PATH_BYTES_MAX = 107
@@ -28,18 +28,18 @@ UNIX_PATH_BYTES_MAX = 107
 
 @dataclass
 class Seat:
-    """Who answers here: a leadership, or the reason why there is none."""
+    """Who answers here: a reign, or the reason why there is none."""
 
-    leadership: Leadership | None = None
+    reign: Reign | None = None
     empty: str = "this coordinator is still starting"
 
-    def present(self) -> Leadership:
-        """The present leadership; raises LinkError while there is none."""
-        if self.leadership is None:
+    def present(self) -> Reign:
+        """The present reign; raises LinkError while there is none."""
+        if self.reign is None:
             raise LinkError(
                 f"no leader yet: {self.empty}", advice="try again, or ask another coordinator"
             )
-        return self.leadership
+        return self.reign
 
     def desk(self) -> Desk:
         """What the operator service works with."""
@@ -50,14 +50,14 @@ class Seat:
         return self.present().hub
 
     async def post(self, event: events.Event) -> None:
-        """An event of a stream; of a leadership that has ended it is dropped."""
-        if self.leadership is not None:
-            await self.leadership.post(event)
+        """An event of a stream; of a reign that has ended it is dropped."""
+        if self.reign is not None:
+            await self.reign.post(event)
 
     def progressed(self, progress: shim_pb2.Progress) -> None:
         """Bytes that a shim has done."""
-        if self.leadership is not None:
-            self.leadership.watchers.progressed(progress)
+        if self.reign is not None:
+            self.reign.watchers.progressed(progress)
 
 
 @dataclass
@@ -103,7 +103,7 @@ async def start_serving(
         addresses.append(f"unix:{unix_socket}")
     await server.start()
     if unix_socket is not None:
-        unix_socket.chmod(0o600)
+        unix_socket.chmod(0o600)  # noqa: ASYNC240 - one local system call
     return Serving(server, tuple(addresses), unix_socket)
 
 
@@ -126,7 +126,7 @@ def _make_way(path: Path) -> None:
     """
     if len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX:
         raise SetupError(
-            f"the path of a unix socket may have {UNIX_PATH_BYTES_MAX} bytes, this has more: {path}",
+            f"a unix socket's path may have {UNIX_PATH_BYTES_MAX} bytes, this has more: {path}",
             advice="choose a shorter state directory",
         )
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -9,17 +9,18 @@ from pathlib import Path
 
 from coordinator.core.policy import Policy
 from coordinator.link.options import Keepalive
-from coordinator.server.leadership import Leadership
+from coordinator.server.reign import Reign
 from coordinator.server.serving import Seat, Serving, start_serving
 from coordinator.store.memory import MemoryStore
 from coordinator.store.port import Store
+from coordinator.store.records import Records
 
 
 @dataclass(frozen=True)
 class RunningCoordinator:
     """What a test needs of the coordinator it has started."""
 
-    leadership: Leadership
+    reign: Reign
     serving: Serving
     seat: Seat
     store: Store
@@ -45,15 +46,20 @@ async def running_coordinator(
     chosen = MemoryStore() if store is None else store
     if not epoch:
         assert isinstance(chosen, MemoryStore), "give the epoch that this store was elected in"
-        epoch = chosen.epoch
-    leadership = Leadership(epoch=epoch, coordinator=name, store=chosen, policy=policy)
+        epoch = chosen.fence.epoch
+    check = chosen.fence.check if isinstance(chosen, Records) else _always
+    reign = Reign(epoch=epoch, coordinator=name, store=chosen, policy=policy, check=check)
     seat = Seat()
     serving = await start_serving(seat, listen=listen, unix_socket=unix_socket, keepalive=keepalive)
     try:
-        await leadership.begin()
-        seat.leadership = leadership
-        yield RunningCoordinator(leadership, serving, seat, chosen)
+        await reign.begin()
+        seat.reign = reign
+        yield RunningCoordinator(reign, serving, seat, chosen)
     finally:
-        seat.leadership = None
-        await leadership.close()
+        seat.reign = None
+        await reign.close()
         await serving.stop(0.2)
+
+
+def _always() -> None:
+    """The right to lead never ends."""

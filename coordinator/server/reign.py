@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Self
 
@@ -27,8 +27,8 @@ from coordinator.store.port import Loaded, Store
 log = structlog.get_logger(__name__)
 
 
-class Leadership:
-    """One epoch of one coordinator, from the election to whatever ends it.
+class Reign:
+    """The rule of one coordinator in one epoch, from the election to whatever ends it.
 
     `begin` takes over what the store holds; `ended` is set when the store, the core or the caller
     ends the epoch; `close` leaves no task behind. What was on the wire when it ends may still
@@ -42,9 +42,10 @@ class Leadership:
         coordinator: str,
         store: Store,
         policy: Policy | None = None,
+        check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing runs before `begin`."""
+        """Nothing runs before `begin`. `check` raises Fenced once the right to lead has ended."""
         self.epoch = epoch
         self.store = store
         self.control = Control(epoch=epoch, coordinator=coordinator, policy=policy)
@@ -54,7 +55,13 @@ class Leadership:
         self.writer = Writer(store, self.inbox.tell, self.stop, self._job)
         self.desk = Desk(self.control, store, self.hub, self.watchers, self.tell)
         self._loop = ControlLoop(
-            self.control, self.inbox, self.hub, self.writer, self.watchers, clock=clock
+            self.control,
+            self.inbox,
+            self.hub,
+            self.writer,
+            self.watchers,
+            check=check,
+            clock=clock,
         )
         self._clock = clock
         self._published: dict[str, NodeFacts] = {}
@@ -63,7 +70,7 @@ class Leadership:
         self._stopped = asyncio.Event()
 
     async def begin(self) -> Self:
-        """Read the store, let the core adopt it, and start the loop; raises what the store raises."""
+        """Read the store, let the core adopt it, start the loop; raises what the store raises."""
         loaded = await self.store.load()
         for damage in loaded.damaged:
             log.error("damaged value in the store", error=str(damage))
@@ -103,15 +110,15 @@ class Leadership:
             events.CommitRefused(attempt.attempt, failure_of_error(lost.at(job=attempt.job)))
         )
 
-    def _start(self, work: object, name: str) -> None:
-        task = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
+    def _start(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, work: object) -> None:
-        """An exception in here is a defect: the epoch ends, and the shims' timers undo what is held."""
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        """An exception in here is a defect: the epoch ends, the shims' timers undo what is held."""
         try:
-            await work  # type: ignore[misc]
+            await work
         except AllstopError as error:
             self.stop(error)
         except Exception as error:
@@ -134,8 +141,9 @@ class Leadership:
         await self.inbox.post(event)
 
     def _publish(self, event: events.Event) -> None:
-        if isinstance(event, events.NodeAttached) or (isinstance(event, events.NodeReported) and event.facts is not None):
-            self._publish_facts(event.facts)
+        if isinstance(event, events.NodeAttached | events.NodeReported):
+            if event.facts is not None:
+                self._publish_facts(event.facts)
         elif isinstance(event, events.NodeLost | events.NodeLeft):
             self._published.pop(event.node, None)
             self.writer.forget(event.node)

@@ -1,0 +1,458 @@
+"""A shim without a worker: real gRPC, drivers that answer at once, and faults on demand.
+
+`python -m tests.support.fake_shim ADDRESS NODE [JOB WORKER WORKERS]` runs one in a process of its
+own, for tests that stop or kill it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc.aio
+from allstop.v1 import records_pb2, shim_pb2, shim_pb2_grpc
+
+from coordinator.core.model import (
+    Endpoint,
+    Failure,
+    Finding,
+    NodeFacts,
+    Phase,
+    ProgramFile,
+    RankState,
+    WorkerRecord,
+    WorkerState,
+)
+from coordinator.link.options import Keepalive, client_options
+from coordinator.store.codec import from_proto, to_proto
+
+GIB = 1 << 30
+PROGRAM = ProgramFile("/usr/bin/python3", 6_000_000, "ab" * 32)
+FLAGS = ("avx", "avx2", "sse4_2")
+
+
+def facts_of(node: str, address: str = "") -> NodeFacts:
+    """A node like all the others."""
+    return NodeFacts(
+        node=node,
+        address=address or f"10.9.{hash_of(node) // 250 % 250}.{hash_of(node) % 250 + 1}",
+        architecture="x86_64",
+        kernel="6.12.0",
+        cpu_model="Fake CPU",
+        cpu_flags=FLAGS,
+        criu_version="4.2.1",
+        memory_bytes=64 * GIB,
+        memory_free_bytes=48 * GIB,
+        staging_free_bytes=100 * GIB,
+        store="store-1",
+        shim_version="0.1.0",
+        boot_id=f"boot-{node}",
+    )
+
+
+def hash_of(node: str) -> int:
+    """A number that differs from node to node where names end in one."""
+    digits = "".join(letter for letter in node if letter.isdigit())
+    return int(digits or "0")
+
+
+@dataclass
+class Behaviour:
+    """What goes wrong, per phase; nothing by default."""
+
+    late_s: dict[Phase, float] = field(default_factory=dict)
+    fail: dict[Phase, str] = field(default_factory=dict)  # phase -> CRIU's words
+    mute: set[Phase] = field(default_factory=set)  # never answers
+    vanish: set[Phase] = field(default_factory=set)  # breaks the stream instead of answering
+    findings: tuple[Finding, ...] = ()
+    boundary: int = 100
+    stuck_ranks: tuple[int, ...] = ()  # park one step short of the target
+    progress: tuple[tuple[int, int], ...] = ()  # told before PERSIST is answered
+
+
+class FakeShim:
+    """One shim; `async with` attaches it and lets it go with Goodbye."""
+
+    def __init__(
+        self,
+        address: str,
+        node: str,
+        *,
+        job: str = "",
+        worker: int = 0,
+        workers: int = 0,
+        ranks: int = 1,
+        behaviour: Behaviour | None = None,
+        channel: grpc.aio.Channel | None = None,
+        incarnation: int = 1,
+    ) -> None:
+        """Without a job it is a spare; `channel` can be shared among many shims."""
+        self.node = node
+        self.facts = facts_of(node)
+        self.session = secrets.token_hex(4)
+        self.behaviour = behaviour or Behaviour()
+        self.orders: list[shim_pb2.Order] = []
+        self.fenced: list[shim_pb2.Fenced] = []
+        self.epoch = 0
+        self.ended: str | None = None
+        self.ranks = ranks
+        self.workers: dict[tuple[str, int], WorkerState] = {}
+        if job:
+            self.workers[job, worker] = self.state_of(job, worker, workers, incarnation)
+        self._own_channel = channel is None
+        self._channel = channel or grpc.aio.insecure_channel(
+            address, options=client_options(Keepalive())
+        )
+        self._call: Any = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+
+    def state_of(self, job: str, worker: int, workers: int, incarnation: int) -> WorkerState:
+        """A running worker."""
+        return WorkerState(
+            job=job,
+            worker=worker,
+            workers=workers,
+            state="running",
+            incarnation=incarnation,
+            root_pid=1000,
+            world_size=workers * self.ranks,
+            ranks=self.rank_states(worker, self.behaviour.boundary),
+            command=("torchrun", "train.py"),
+        )
+
+    def rank_states(
+        self, worker: int, boundary: int, parked: bool = False
+    ) -> tuple[RankState, ...]:
+        """The ranks of a worker; stuck ones stay a step behind when parked."""
+        return tuple(
+            RankState(
+                rank=worker * self.ranks + local,
+                local_rank=local,
+                pid=1001 + local,
+                boundary=boundary
+                - (parked and worker * self.ranks + local in self.behaviour.stuck_ranks),
+                parked=parked,
+            )
+            for local in range(self.ranks)
+        )
+
+    # -- life ----------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> FakeShim:
+        await self.attach()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.leave()
+
+    async def attach(self) -> None:
+        """Open the stream, say Hello, and return when Welcome has come."""
+        stub = shim_pb2_grpc.ShimLinkStub(self._channel)
+        self._call = stub.Attach()
+        self.ended = None
+        hello = shim_pb2.Hello(
+            facts=to_proto(self.facts),
+            highest_epoch=self.epoch,
+            workers=[to_proto(worker) for worker in self.workers.values()],
+            session=self.session,
+        )
+        await self._call.write(shim_pb2.ShimMessage(hello=hello))
+        first = await self._call.read()
+        if first is grpc.aio.EOF:
+            raise AssertionError(
+                f"no Welcome: {await self._call.code()} {await self._call.details()}"
+            )
+        assert first.WhichOneof("body") == "welcome", first
+        self.epoch = first.welcome.epoch
+        self._reading = asyncio.create_task(self._read())
+
+    async def leave(self, *, goodbye: bool = True) -> None:
+        """Go away, with or without a word."""
+        if goodbye and self.ended is None and self._call is not None:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self.say(goodbye=shim_pb2.Goodbye(reason="the test is over"))
+                await self._call.done_writing()
+                async with asyncio.timeout(5):
+                    await self._call.code()
+        self.vanish()
+        for task in [*self._tasks, *([self._reading] if self._reading else [])]:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        if self._own_channel:
+            await self._channel.close()
+
+    def vanish(self) -> None:
+        """Break the stream without Goodbye."""
+        if self._call is not None:
+            self._call.cancel()
+
+    async def say(self, **body: Any) -> None:
+        """Send one message; no error when the stream is gone."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self._call.write(shim_pb2.ShimMessage(**body))
+
+    async def report(self) -> None:
+        """Tell how the workers are."""
+        await self.say(
+            report=shim_pb2.Report(workers=[to_proto(worker) for worker in self.workers.values()])
+        )
+
+    async def exit_worker(self, job: str, worker: int, exit_code: int, log_tail: str = "") -> None:
+        """Let a worker's root process end."""
+        state = self.workers[job, worker]
+        self.workers[job, worker] = replace(state, state="exited", exit_code=exit_code)
+        exited = shim_pb2.WorkerExited(
+            job=job,
+            worker=worker,
+            incarnation=state.incarnation,
+            exit_code=exit_code,
+            log_tail=log_tail,
+        )
+        await self.say(exited=exited)
+
+    async def until(self, condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Wait until something that was received makes `condition` true."""
+        async with asyncio.timeout(timeout_s):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def phases(self, action: str = "") -> list[Phase]:
+        """The phases ordered so far, in order."""
+        return [
+            phase_of(order.phase) for order in self.orders if not action or order.action == action
+        ]
+
+    # -- orders --------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                message = await self._call.read()
+                if message is grpc.aio.EOF:
+                    break
+                await self._take(message)
+            self.ended = f"{await self._call.code()}: {await self._call.details()}"
+        except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
+            self.ended = repr(error)
+            if isinstance(error, asyncio.CancelledError) and not self._call.cancelled():
+                raise
+        finally:
+            self._changed.set()
+
+    async def _take(self, message: shim_pb2.CoordinatorMessage) -> None:
+        kind = message.WhichOneof("body")
+        if kind == "order":
+            self.orders.append(message.order)
+            if phase_of(message.order.phase) in self.behaviour.late_s:
+                task = asyncio.create_task(self._carry_out(message.order))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            else:
+                await self._carry_out(message.order)
+        elif kind == "fenced":
+            self.fenced.append(message.fenced)
+            for worker in message.fenced.workers:
+                self.workers.pop((worker.job, worker.worker), None)
+            await self.report()
+        elif kind == "question":
+            facts = replace(
+                self.facts,
+                files=tuple(from_proto(file, ProgramFile) for file in message.question.files),
+            )
+            answer = shim_pb2.Answer(question=message.question.question, facts=to_proto(facts))
+            await self.say(answer=answer)
+        self._changed.set()
+
+    async def _carry_out(self, order: shim_pb2.Order) -> None:
+        phase = phase_of(order.phase)
+        if phase in self.behaviour.vanish:
+            self.vanish()
+            return
+        if phase in self.behaviour.mute:
+            return
+        await asyncio.sleep(self.behaviour.late_s.get(phase, 0.0))
+        result = shim_pb2.OrderResult(
+            epoch=order.epoch,
+            job=order.job,
+            worker=order.worker,
+            action=order.action,
+            phase=order.phase,
+            took_ms=1,
+        )
+        if phase in self.behaviour.fail:
+            result.failure.CopyFrom(to_proto(self._failure(order, phase)))
+        else:
+            await self._fill_in(order, phase, result)
+        await self.say(result=result)
+
+    def _failure(self, order: shim_pb2.Order, phase: Phase) -> Failure:
+        return Failure(
+            kind="DriverError",
+            what="criu failed",
+            job=order.job,
+            worker=order.worker,
+            node=self.node,
+            phase=phase,
+            details=(self.behaviour.fail[phase],),
+        )
+
+    async def _fill_in(
+        self, order: shim_pb2.Order, phase: Phase, result: shim_pb2.OrderResult
+    ) -> None:
+        key = order.job, order.worker
+        if phase is Phase.HOLD:
+            # neighbours are one step apart, as real ones are
+            ranks = self.rank_states(order.worker, self.behaviour.boundary + order.worker % 2)
+            result.ranks.extend(to_proto(rank) for rank in ranks)
+            result.findings.extend(to_proto(each) for each in self.behaviour.findings)
+        elif phase is Phase.PARK:
+            ranks = self.rank_states(order.worker, order.park.target, parked=True)
+            self.workers[key] = replace(self.workers[key], ranks=ranks)
+            result.ranks.extend(to_proto(rank) for rank in ranks)
+        elif phase is Phase.DUMP:
+            result.record.CopyFrom(to_proto(self.record_of(order)))
+        elif phase is Phase.PERSIST:
+            for done, total in self.behaviour.progress:
+                await self.say(progress=progress_of(order, done, total))
+            manifest = f"{order.job}/{order.action}/{order.worker}/manifest.json"
+            record = replace(
+                self.record_of(order), manifest=manifest, manifest_digest=f"{order.worker:064x}"
+            )
+            result.record.CopyFrom(to_proto(record))
+        elif phase is Phase.RESUME:
+            result.held_ms = 7
+        else:
+            await self._change(order, phase, result)
+
+    async def _change(
+        self, order: shim_pb2.Order, phase: Phase, result: shim_pb2.OrderResult
+    ) -> None:
+        """Orders after which the shim has other workers than before."""
+        key = order.job, order.worker
+        if phase is Phase.STOP:
+            self.workers[key] = replace(self.workers[key], state="stopped")
+        elif (phase is Phase.UNDO and order.undo.kill) or phase is Phase.CLEAR:
+            self.workers.pop(key, None)
+        elif phase is Phase.RESTORE:
+            self.ranks = len(order.restore.record.ranks)
+            state = self.state_of(
+                order.job, order.worker, order.restore.workers, order.restore.incarnation
+            )
+            self.workers[key] = replace(state, state="restored", action=order.action)
+            result.root_pid = order.restore.record.root_pid
+        elif phase is Phase.RELEASE:
+            self.workers[key] = replace(self.workers[key], state="running", action="")
+            await self.report()
+
+    def record_of(self, order: shim_pb2.Order) -> WorkerRecord:
+        """What a worker puts into a snapshot."""
+        state = self.workers[order.job, order.worker]
+        return WorkerRecord(
+            job=order.job,
+            worker=order.worker,
+            node=self.node,
+            address=self.facts.address,
+            root_pid=state.root_pid,
+            highest_pid=1000 + len(state.ranks),
+            ranks=state.ranks,
+            image_bytes=1_000_000,
+            memory_bytes=2_000_000,
+            manifest="",
+            manifest_digest="",
+            connections=(Endpoint(self.facts.address, 29500, "10.9.0.250", 40000),),
+            programs=(PROGRAM,),
+            architecture="x86_64",
+            cpu_flags=FLAGS,
+            kernel="6.12.0",
+            criu_version="4.2.1",
+            store="store-1",
+            held_ms=0,
+            dump_ms=3,
+            command=state.command,
+        )
+
+
+def phase_of(number: Any) -> Phase:
+    """The phase of an order."""
+    return Phase(records_pb2.Phase.Name(number).removeprefix("PHASE_"))
+
+
+def progress_of(order: shim_pb2.Order, done: int, total: int) -> shim_pb2.Progress:
+    """How far a long order is."""
+    return shim_pb2.Progress(
+        job=order.job,
+        worker=order.worker,
+        action=order.action,
+        phase=order.phase,
+        done_bytes=done,
+        total_bytes=total,
+    )
+
+
+@contextlib.asynccontextmanager
+async def attached(
+    address: str,
+    count: int,
+    *,
+    job: str = "llm",
+    spares: int = 0,
+    ranks: int = 1,
+    behaviours: dict[int, Behaviour] | None = None,
+    channels: int = 0,
+) -> Any:
+    """`count` workers of one job on nodes node-0, node-1 …, then spares; all attached.
+
+    With `channels` the shims share so many connections, which is kinder to a small machine.
+    """
+    shared = [
+        grpc.aio.insecure_channel(
+            address, options=[*client_options(Keepalive()), ("grpc.use_local_subchannel_pool", 1)]
+        )
+        for _ in range(channels)
+    ]
+    pool = itertools.cycle(shared) if shared else itertools.repeat(None)
+    shims = [
+        FakeShim(
+            address,
+            f"node-{index}",
+            job=job if index < count else "",
+            worker=index,
+            workers=count,
+            ranks=ranks,
+            behaviour=(behaviours or {}).get(index),
+            channel=next(pool),
+        )
+        for index in range(count + spares)
+    ]
+    try:
+        for shim in shims:
+            await shim.attach()
+        yield shims
+    finally:
+        for shim in shims:
+            await shim.leave(goodbye=False)
+        for channel in shared:
+            await channel.close()
+
+
+async def _main(
+    address: str, node: str, job: str = "", worker: str = "0", workers: str = "0"
+) -> None:
+    async with FakeShim(address, node, job=job, worker=int(worker), workers=int(workers)) as shim:
+        sys.stdout.write("attached\n")
+        sys.stdout.flush()
+        await shim.until(lambda: shim.ended is not None, timeout_s=120)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))
