@@ -7,6 +7,7 @@ holds proto JSON, so that a person with etcdctl can read it.
 
 from __future__ import annotations
 
+import json
 import types
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
@@ -89,7 +90,10 @@ def decode(cls: type[Record], data: bytes, key: str) -> Record:
     """
     message = getattr(records_pb2, cls.__name__)()
     try:
-        json_format.Parse(data.decode(), message)
+        parsed = json.loads(data.decode())
+        if not isinstance(parsed, dict):
+            raise ValueError("it is no JSON object")  # protobuf takes [] for an empty message
+        json_format.ParseDict(parsed, message)
         return from_proto(message, cls)
     except (ValueError, json_format.ParseError, BadRequest, RecursionError) as error:
         raise StoreError(
