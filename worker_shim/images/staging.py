@@ -4,7 +4,6 @@
         owner         name of the node whose shim made it
         images/       what CRIU wrote
         files/        copies of files that were open for writing at the cut
-        network.json  the tree's TCP sockets at the cut
 
 Everything but `owner` goes to the store and comes back from it under the same names.
 """
@@ -21,7 +20,6 @@ from worker_shim.images.names import checked_name
 OWNER = "owner"
 IMAGES = "images"
 FILES = "files"
-SOCKETS = "network.json"
 
 
 class Staging:

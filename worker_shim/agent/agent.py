@@ -1,0 +1,224 @@
+"""The node's agent: takes what coordinators say to the workers, and says how these are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+
+import structlog
+from allstop.v1 import shim_pb2
+
+from coordinator.core.errors import AllstopError, BadRequest, Fenced
+from coordinator.core.model import NodeFacts, WorkerState
+from worker_shim.agent import wire
+from worker_shim.agent.fence import Fence
+from worker_shim.agent.lane import Lane
+from worker_shim.agent.looking import Looker
+from worker_shim.agent.order import Order, Outcome
+from worker_shim.agent.ports import Drivers
+from worker_shim.agent.undoing import put_out
+from worker_shim.agent.worker import Worker
+from worker_shim.facts import NodeProbe
+
+log = structlog.get_logger(__name__)
+
+REPORT_INTERVAL_S = 1.0
+PROGRESS_INTERVAL_S = 0.5
+QUESTIONS_MAX = 8
+
+Send = Callable[[shim_pb2.ShimMessage], bool]
+
+
+class Agent:
+    """Everything of this node that outlives a stream; `send` may be told False: not connected."""
+
+    def __init__(self, drivers: Drivers, fence: Fence, probe: NodeProbe) -> None:
+        """Nothing runs before `reporting` is awaited and messages come in."""
+        self.drivers = drivers
+        self.session = secrets.token_hex(8)
+        self.send: Send = lambda message: False
+        self.welcomed = asyncio.Event()
+        self._fence = fence
+        self._probe = probe
+        self._looker = Looker()
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._changed = asyncio.Event()
+        self._pulse = asyncio.Event()
+        self._told: NodeFacts | None = None
+        self._interval_s = REPORT_INTERVAL_S
+        self._progressed: dict[tuple[str, int, str], float] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def worker(self, job: str, worker: int) -> Worker:
+        """The worker of that name; one that is not on this node yet has an empty state."""
+        return self._lane(job, worker).worker
+
+    def _lane(self, job: str, worker: int) -> Lane:
+        key = (job, worker)
+        if key not in self._lanes:
+            made = Worker(job, worker, self.drivers, exited=self._exited, changed=self._note)
+            self._lanes[key] = Lane(made, self._answer, self._progress)
+        return self._lanes[key]
+
+    def states(self) -> tuple[WorkerState, ...]:
+        """Every worker that is here, as last looked at."""
+        workers = (lane.worker for lane in self._lanes.values())
+        return tuple(worker.report() for worker in workers if worker.state)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a worker lives here, or an attempt or restore has one."""
+        return any(
+            lane.busy or lane.worker.alive or lane.worker.action for lane in self._lanes.values()
+        )
+
+    def _exited(self, worker: Worker) -> None:
+        log.info("worker ended", worker=worker.name, exit_code=worker.exit_code)
+        self.send(wire.exited_message(worker.report(), worker.log_tail()))
+        self._note(worker)
+
+    def _note(self, worker: Worker | None = None) -> None:
+        """Something changed: report it, and wake whoever waits for a change."""
+        self._changed.set()
+        self._pulse.set()
+        self._pulse = asyncio.Event()
+
+    async def change(self, *, at_most_s: float) -> None:
+        """Wait until something changes here, or so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(at_most_s):
+                await self._pulse.wait()
+
+    # -- what a stream brings ----------------------------------------------------------------------
+
+    def hello(self) -> shim_pb2.ShimMessage:
+        """The first message of a new stream."""
+        self._told = self._probe.refresh()
+        return wire.hello_message(
+            self._told, self.states(), highest_epoch=self._fence.highest, session=self.session
+        )
+
+    def on_welcome(self, welcome: shim_pb2.Welcome) -> None:
+        """A coordinator took us; raises Fenced when it is one of the past."""
+        self._fence.admit(welcome.epoch)
+        if welcome.report_interval_ms:
+            self._interval_s = welcome.report_interval_ms / 1000
+        log.info("attached", coordinator=welcome.coordinator, epoch=welcome.epoch)
+        self.welcomed.set()
+        self._note()
+
+    def on_message(self, message: shim_pb2.CoordinatorMessage) -> None:
+        """Take one message; nothing here waits, so the stream is read without pause."""
+        kind = message.WhichOneof("body")
+        if kind == "order":
+            self._on_order(message.order)
+        elif kind == "fenced":
+            self._spawn(self._on_fenced(message.fenced))
+        elif kind == "question":
+            self._on_question(message.question)
+        elif kind == "welcome":
+            self.on_welcome(message.welcome)
+
+    def _on_order(self, message: shim_pb2.Order) -> None:
+        try:
+            order = wire.order_of(message)
+        except BadRequest as error:
+            log.error("order not understood", why=str(error))
+            return
+        try:
+            self._fence.admit(order.epoch)
+            lane = self._lane(order.job, order.worker)
+        except AllstopError as error:
+            node = self._probe.current().node
+            error.at(job=order.job, worker=order.worker, node=node, phase=order.phase.value)
+            self._answer(order, Outcome(failure=wire.failure_of(error)))
+            return
+        lane.submit(order)
+
+    async def _on_fenced(self, fenced: shim_pb2.Fenced) -> None:
+        """Kill the workers that are not the job any more; the stream is kept."""
+        try:
+            self._fence.admit(fenced.epoch)
+        except Fenced as error:
+            log.warning("fence of the past ignored", why=str(error))
+            return
+        for named in fenced.workers:
+            lane = self._lanes.get((named.job, named.worker))
+            if lane is None or not lane.worker.state:
+                continue
+            log.warning("worker is fenced", worker=lane.worker.name, why=fenced.reason)
+            try:
+                await lane.alone(put_out)
+            except AllstopError as error:
+                lane.worker.state = "faulted"
+                log.error("fenced worker cannot be killed", why=str(error))
+            self._note()
+
+    def _on_question(self, question: shim_pb2.Question) -> None:
+        if len(self._tasks) < QUESTIONS_MAX:
+            self._spawn(self._answer_question(question))
+
+    async def _answer_question(self, question: shim_pb2.Question) -> None:
+        facts = await self._probe.answer(wire.files_asked(question))
+        self.send(wire.answer_message(question.question, facts))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- what goes out -----------------------------------------------------------------------------
+
+    def _answer(self, order: Order, outcome: Outcome) -> None:
+        self.send(wire.result_message(order, outcome))
+        self._note()
+
+    def _progress(self, order: Order, done_bytes: int, total_bytes: int) -> None:
+        """Called from threads, and more often than anybody wants to know."""
+        key, now = (order.job, order.worker, order.action), time.monotonic()
+        last = self._progressed.get(key, 0.0)
+        if now - last < PROGRESS_INTERVAL_S and done_bytes < total_bytes:
+            return
+        self._progressed = {key: now} if len(self._progressed) > 64 else self._progressed
+        self._progressed[key] = now
+        message = wire.progress_message(order, done_bytes, total_bytes)
+        self._loop.call_soon_threadsafe(self.send, message)
+
+    async def reporting(self) -> None:
+        """Report on every change and at least every interval, for as long as the shim lives."""
+        while True:
+            await self.report()
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(self._interval_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue
+
+    async def report(self) -> None:
+        """Look at every worker and say how it is; facts go along when they changed."""
+        for lane in tuple(self._lanes.values()):
+            await self._looker.look(lane.worker, busy=lane.busy)
+        facts = self._probe.refresh()
+        changed = facts if facts != self._told else None
+        if self.send(wire.report_message(self.states(), changed)):
+            self._told = facts
+
+    def start(self, send: Send) -> None:
+        """Take what sends, and the loop that threads report to; call it inside the loop."""
+        self._loop = asyncio.get_running_loop()
+        self.send = send
+
+    async def stop(self) -> None:
+        """Cut short what runs and end every worker here; for the shim's end."""
+        for lane in tuple(self._lanes.values()):
+            await lane.abandon()
+            if lane.worker.state:
+                await lane.alone(put_out)
+        for task in tuple(self._tasks):
+            task.cancel()

@@ -1,0 +1,65 @@
+"""The real drivers, put together; the only module that knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from worker_shim.agent.options import ShimOptions
+from worker_shim.agent.ports import HOOK, PAGE, Drivers, Page
+from worker_shim.criu.driver import CriuDriver
+from worker_shim.cuda.none import NoCuda
+from worker_shim.facts import NodeProbe
+from worker_shim.files.driver import LinuxFileDriver
+from worker_shim.hook import install
+from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.staging import Staging
+from worker_shim.network.driver import NftNetworkDriver
+from worker_shim.process.control import ControlPage
+from worker_shim.process.driver import LinuxProcessDriver
+from worker_shim.process.runner import CommandRunner
+
+
+class HookFiles:
+    """`HookDriver` on the node's own file system."""
+
+    def install(
+        self, directory: Path, base: Mapping[str, str], *, worker: int, slots: int
+    ) -> tuple[Page, dict[str, str], tuple[str, ...]]:
+        """Make hook and page anew for a worker that is about to start."""
+        install.install(directory / HOOK)
+        page = ControlPage.create(directory / PAGE, slots, incarnation=1)
+        additions, notes = install.environment(
+            base, directory / HOOK, directory / PAGE, worker=worker
+        )
+        return page, additions, notes
+
+    def renew(
+        self, directory: Path, page: Mapping[str, int], slots: tuple[Mapping[str, int], ...]
+    ) -> Page:
+        """Make both anew for processes that CRIU is about to bring back."""
+        install.install(directory / HOOK)
+        return ControlPage.write_anew(directory / PAGE, page, slots)
+
+
+def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
+    """Make every driver; raises DriverError when the image store cannot be used."""
+    commands = CommandRunner()
+    store = DirectoryStore(options.store_dir)
+    staging = Staging(options.staging_dir, options.node)
+    images = CriuDriver(commands, program=options.criu)
+    probe = NodeProbe(options.node, options.address, images, store, staging)
+    drivers = Drivers(
+        process=LinuxProcessDriver(),
+        images=images,
+        network=NftNetworkDriver(commands),
+        files=LinuxFileDriver(),
+        cuda=NoCuda(),
+        hook=HookFiles(),
+        store=store,
+        staging=staging,
+        facts=probe,
+        run_root=options.run_dir,
+        copy_limit_bytes=options.copy_limit_bytes,
+    )
+    return drivers, probe

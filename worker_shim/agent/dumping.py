@@ -1,0 +1,145 @@
+"""DUMP: freeze the worker and write it to staging; it stays frozen until it is told to go on."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinator.core.errors import DriverError, Refused
+from coordinator.core.model import Cut, Endpoint, WorkerRecord
+from worker_shim.agent import holding
+from worker_shim.agent.order import Deadline, Order, Outcome
+from worker_shim.agent.worker import Dumped, Worker
+from worker_shim.criu.port import DumpStats, ImageFacts
+from worker_shim.files.port import OpenFile
+from worker_shim.images import manifest as manifests
+from worker_shim.images.port import Manifest
+from worker_shim.images.staging import FILES, IMAGES
+from worker_shim.network.port import Sockets
+from worker_shim.process.port import Tree
+
+
+async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """SIGSTOP, network lock, files, criu; then check that what should be in the images is.
+
+    The tree stays stopped and locked, also after a failure: UNDO or RESUME lets it go. A crash
+    half-way leaves staging that the next start sweeps.
+    """
+    if order.cut is Cut.FREEZE:
+        worker.claim(order.action)
+        tree = worker.require_tree()
+        await holding.check(worker, tree)
+        holding.begin_programs(worker, tree)
+    else:
+        worker.require_claimed(order.action)
+        _require_parked(worker)
+    need = holding.room_needed(worker.require_tree())
+    drivers = worker.drivers
+    place = drivers.staging.create(worker.job, worker.worker, order.action, need_bytes=need)
+
+    tree = await drivers.process.stop(worker.root_pid, deadline_s=deadline.left_s)
+    worker.begin_hold()
+    worker.state = "stopped"
+    sockets = drivers.network.sockets(tree)
+    await drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
+    open_files = await asyncio.to_thread(
+        drivers.files.cut, tree, place / FILES, copy_limit_bytes=drivers.copy_limit_bytes
+    )
+    stats = await drivers.images.dump(worker.root_pid, place / IMAGES, deadline_s=deadline.left_s)
+    facts = await asyncio.to_thread(drivers.images.facts, place / IMAGES)
+    _require_whole(worker, tree, facts, stats)
+    worker.ranks = worker.page.ranks(tree) if worker.page is not None else ()
+    record = await _record(worker, tree, sockets, stats, facts)
+    manifest = _manifest(worker, order, open_files)
+    worker.dumped[order.action] = Dumped(record, manifest)
+    return Outcome(record=record, ranks=worker.ranks)
+
+
+def _require_parked(worker: Worker) -> None:
+    moving = [rank for rank in worker.require_page().ranks(worker.tree()) if not rank.parked]
+    if moving:
+        raise Refused(
+            f"rank {moving[0].rank} is not parked (boundary {moving[0].boundary})",
+            where=worker.where,
+        )
+
+
+def _require_whole(worker: Worker, tree: Tree, facts: ImageFacts, stats: DumpStats) -> None:
+    """What was stopped is what is in the images, and it is what still stands there stopped."""
+    missing = sorted(set(tree.pids) - set(facts.pids))
+    if missing or facts.root_pid != worker.root_pid:
+        raise DriverError(
+            f"the images lack processes {missing} of the worker"
+            if missing
+            else f"the images are of process {facts.root_pid}, not of {worker.root_pid}",
+            where=worker.where,
+        )
+    if stats.pages_written <= 0:
+        raise DriverError("criu wrote no page of memory", where=worker.where)
+    now = worker.tree()
+    before = {(process.pid, process.start_ticks) for process in tree.processes}
+    changed = before ^ {(process.pid, process.start_ticks) for process in now.processes}
+    moving = [process.pid for process in now.processes if process.state not in "Tt"]
+    if changed or moving:
+        raise DriverError(
+            "the worker changed while it was dumped",
+            where=worker.where,
+            details=(f"came or went: {sorted(changed)}", f"not stopped: {moving}"),
+        )
+
+
+async def _record(
+    worker: Worker, tree: Tree, sockets: Sockets, stats: DumpStats, facts: ImageFacts
+) -> WorkerRecord:
+    node = worker.drivers.facts.current()
+    programs = await worker.programs if worker.programs is not None else ()
+    worker.programs = None
+    return WorkerRecord(
+        job=worker.job,
+        worker=worker.worker,
+        node=node.node,
+        address=node.address,
+        root_pid=worker.root_pid,
+        highest_pid=facts.highest_pid,
+        ranks=worker.ranks,
+        image_bytes=stats.image_bytes,
+        memory_bytes=sum(process.rss_bytes for process in tree.processes),
+        manifest="",
+        manifest_digest="",
+        connections=tuple(end for end in sockets.established if not is_loopback(end)),
+        programs=programs,
+        architecture=node.architecture,
+        cpu_flags=node.cpu_flags,
+        kernel=node.kernel,
+        criu_version=node.criu_version,
+        store=node.store,
+        held_ms=0,
+        dump_ms=stats.took_ms,
+        command=worker.command,
+    )
+
+
+def _manifest(worker: Worker, order: Order, open_files: tuple[OpenFile, ...]) -> Manifest:
+    page, slots = worker.page.snapshot() if worker.page is not None else ({}, ())
+    return Manifest(
+        version=manifests.VERSION,
+        job=worker.job,
+        worker=worker.worker,
+        action=order.action,
+        incarnation=worker.incarnation,
+        root_pid=worker.root_pid,
+        files=(),
+        open_files=open_files,
+        page=page,
+        slots=slots,
+        workers=worker.workers,
+        command=worker.command,
+        run_directory=str(worker.directory),
+    )
+
+
+def is_loopback(end: Endpoint) -> bool:
+    """Whether the connection never leaves the node's loopback interface."""
+    return all(
+        address == "::1" or address.startswith("127.")
+        for address in (end.local_address, end.remote_address)
+    )

@@ -1,0 +1,57 @@
+"""The worker's output on the shim's own stdout, as it grows in its log file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+POLL_S = 0.1
+CHUNK_BYTES = 1 << 16
+CHUNKS_MAX = 256  # in one go; then others have their turn
+
+
+class Follower:
+    """Copies what is appended to a file to a descriptor.
+
+    A file that was cut back (a restore rolls logs back) is followed from its new end, one that was
+    replaced from the place where the old one stood.
+    """
+
+    def __init__(self, path: Path, out: int, *, poll_s: float = POLL_S) -> None:
+        """`out` is a descriptor, written without buffering."""
+        self._path = path
+        self._out = out
+        self._poll_s = poll_s
+        self._offset = 0
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            self.catch_up()
+            await asyncio.sleep(self._poll_s)
+
+    def catch_up(self) -> None:
+        """Copy what is new now; a missing file has nothing new."""
+        try:
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            self._offset = min(self._offset, os.fstat(descriptor).st_size)
+            for _ in range(CHUNKS_MAX):
+                chunk = os.pread(descriptor, CHUNK_BYTES, self._offset)
+                if not chunk:
+                    return
+                self._offset += len(chunk)
+                self._write(chunk)
+        finally:
+            os.close(descriptor)
+
+    def _write(self, chunk: bytes) -> None:
+        view = memoryview(chunk)
+        try:
+            while view:
+                view = view[os.write(self._out, view) :]
+        except OSError:
+            return  # nobody reads any more; the log file still has it all

@@ -1,0 +1,100 @@
+"""HOLD and PARK: from a running worker to ranks that wait at one boundary."""
+
+from __future__ import annotations
+
+import asyncio
+
+from coordinator.core.errors import NotReady
+from coordinator.core.model import Finding, Severity
+from worker_shim.agent.order import Deadline, Order, Outcome
+from worker_shim.agent.programs import programs_of
+from worker_shim.agent.worker import Worker
+from worker_shim.process.port import Tree
+
+ROOM_FACTOR = 1.1  # images hold what is resident, some of it twice (pages shared by forks)
+ROOM_EXTRA_BYTES = 64 << 20
+
+
+def room_needed(tree: Tree) -> int:
+    """Bytes that the images of this tree may take."""
+    resident = sum(process.rss_bytes for process in tree.processes)
+    return int(resident * ROOM_FACTOR) + ROOM_EXTRA_BYTES
+
+
+def look_over(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
+    """Everything that speaks against saving this worker now; reads /proc, for a thread."""
+    findings = list(worker.drivers.process.preflight(tree))
+    known = {(finding.code, finding.pid) for finding in findings}
+    for pid in worker.drivers.cuda.processes(tree):
+        if ("gpu", pid) not in known:
+            text = f"process {pid} uses a GPU, which this version cannot save; run it on CPU"
+            findings.append(Finding(Severity.REFUSE, "gpu", text, pid=pid))
+    need = room_needed(tree)
+    rooms = (
+        ("staging_space", "staging", worker.drivers.staging.free_bytes()),
+        ("store_space", "the image store", worker.drivers.store.free_bytes()),
+    )
+    for code, place, free in rooms:
+        if free < need:
+            text = (
+                f"{place} has {free >> 20} MiB free and the worker needs {need >> 20} MiB; "
+                "make room there"
+            )
+            findings.append(Finding(Severity.REFUSE, code, text))
+    return tuple(findings)
+
+
+async def check(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
+    """The preflight again; raises NotReady with every finding that refuses a checkpoint."""
+    findings = await asyncio.to_thread(look_over, worker, tree)
+    worker.findings = findings
+    refused = [finding for finding in findings if finding.severity is Severity.REFUSE]
+    if refused:
+        raise NotReady(
+            f"the worker cannot be saved as it is: {refused[0].text}",
+            where=worker.where,
+            advice="remove what the preflight found, then try again",
+            details=tuple(f"{finding.code}: {finding.text}" for finding in refused),
+        )
+    return findings
+
+
+def begin_programs(worker: Worker, tree: Tree) -> None:
+    """Look up the program files beside the other work; the dump needs the answer at its end."""
+    if worker.programs is not None:
+        worker.programs.cancel()
+    worker.programs = asyncio.ensure_future(asyncio.to_thread(programs_of, tree))
+
+
+async def hold(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Raise the hold flag and report the boundary that each rank had then published.
+
+    Nothing is raised when the preflight refuses. A crash after it leaves the flag up: the ranks
+    then wait at their next boundary until the worker is killed with its shim.
+    """
+    worker.claim(order.action)
+    page = worker.require_page()
+    tree = worker.require_tree()
+    findings = await check(worker, tree)
+    if not any(rank.boundary >= 0 for rank in page.ranks(tree)):
+        raise NotReady(
+            "no rank of this worker has loaded the hook",
+            where=worker.where,
+            advice="wait until training has begun; for a program without PyTorch use --cut freeze",
+        )
+    begin_programs(worker, tree)
+    worker.generation = max(worker.generation, page.hold) + 1
+    await page.raise_hold(worker.generation)
+    worker.state = "held"
+    worker.ranks = page.ranks(tree)
+    return Outcome(ranks=worker.ranks, findings=findings)
+
+
+async def park(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Let the ranks run on to the target and wait until every one of them is parked there."""
+    worker.require_claimed(order.action)
+    page = worker.require_page()
+    page.set_target(order.target)
+    worker.ranks = await page.wait_parked(worker.require_tree(), deadline_s=deadline.left_s)
+    worker.begin_hold()
+    return Outcome(ranks=worker.ranks)

@@ -1,0 +1,260 @@
+"""One worker's lane: its orders one after another, each of them once, under a dead-man timer."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import structlog
+
+from coordinator.core.errors import (
+    AllstopError,
+    AttemptFailed,
+    BadRequest,
+    BugError,
+    DeadlinePassed,
+    NotFound,
+)
+from coordinator.core.model import Finding, Phase, Severity
+from worker_shim.agent import dumping, holding, persisting, restoring, undoing
+from worker_shim.agent.deadman import DeadManTimer
+from worker_shim.agent.gpus import no_gpus
+from worker_shim.agent.order import Deadline, Key, Order, Outcome
+from worker_shim.agent.stopping import stop
+from worker_shim.agent.wire import failure_of
+from worker_shim.agent.worker import Worker
+
+log = structlog.get_logger(__name__)
+
+KEPT_MAX = 1024  # outcomes kept for orders that come again
+OVERTIME_S = 10.0  # a step ends by itself before this, since all it calls is bounded
+DEAD_MAN_S = 60.0  # how long the dead-man timer's own undo may take
+
+Step = Callable[[Worker, Order, Deadline], Awaitable[Outcome]]
+Progress = Callable[[Order, int, int], None]
+Answer = Callable[[Order, Outcome], None]
+
+STEPS: dict[Phase, Step] = {
+    Phase.HOLD: holding.hold,
+    Phase.PARK: holding.park,
+    Phase.GPU_LOCK: no_gpus,
+    Phase.GPU_SAVE: no_gpus,
+    Phase.DUMP: dumping.dump,
+    Phase.RESUME: undoing.resume,
+    Phase.STOP: stop,
+    Phase.UNDO: undoing.undo,
+    Phase.CLEAR: restoring.clear,
+    Phase.RESTORE: restoring.restore,
+    Phase.GPU_RESTORE: no_gpus,
+    Phase.GPU_UNLOCK: no_gpus,
+    Phase.RELEASE: restoring.release,
+}
+STEPS_WITH_PROGRESS = {Phase.PERSIST: persisting.persist, Phase.FETCH: restoring.fetch}
+
+# these touch no process of the worker, so they run beside the others
+BACKGROUND = frozenset({Phase.PERSIST, Phase.FETCH})
+# these may be cut short by an undo: they wait or copy; criu is never killed while it holds a tree
+INTERRUPTIBLE = frozenset({Phase.PARK, Phase.PERSIST, Phase.FETCH})
+# after these the worker is not held any more
+LETS_GO = frozenset({Phase.RESUME, Phase.STOP, Phase.UNDO, Phase.RELEASE})
+# these make sense for a worker that is not on this node
+WITHOUT_WORKER = frozenset({Phase.FETCH, Phase.CLEAR, Phase.UNDO})
+
+
+@dataclass
+class _Entry:
+    """One order and what became of it."""
+
+    order: Order  # the newest copy: a new leader may ask again under its own epoch
+    outcome: Outcome | None = None
+    task: asyncio.Task[None] | None = None
+
+
+class Lane:
+    """Carries out the orders of one worker; `answer` is called once for each copy of an order."""
+
+    def __init__(self, worker: Worker, answer: Answer, progress: Progress) -> None:
+        """The lane owns the worker's dead-man timer."""
+        self.worker = worker
+        self.timer = DeadManTimer(self._time_over)
+        self._answer = answer
+        self._progress = progress
+        self._entries: OrderedDict[Key, _Entry] = OrderedDict()
+        self._foreground = asyncio.Lock()
+        self._background = asyncio.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an order is being carried out or the worker is held."""
+        running = any(entry.outcome is None for entry in self._entries.values())
+        return running or self.timer.armed
+
+    def submit(self, order: Order) -> None:
+        """Take an order whose epoch was admitted: executed at most once, answered later."""
+        known = self._entries.get(order.key)
+        if known is not None:
+            known.order = order
+            if known.outcome is not None:
+                self._answer(order, known.outcome)
+            return
+        if order.phase is Phase.UNDO:
+            self.worker.undone.add(order.action)
+        elif order.hold_s > 0 and order.action not in self.worker.undone:
+            self.timer.arm(order.action, order.hold_s)
+        entry = self._entries[order.key] = _Entry(order)
+        name = f"{order.phase} {order.name} {order.action}"
+        entry.task = asyncio.get_running_loop().create_task(self._execute(entry), name=name)
+        self._forget_old()
+
+    async def _execute(self, entry: _Entry) -> None:
+        order, deadline = entry.order, Deadline(entry.order.deadline_s)
+        try:
+            outcome = await self._in_turn(order, deadline)
+        except asyncio.CancelledError:
+            outcome = self._failed(
+                order, AttemptFailed(f"{order.phase} was interrupted by an undo")
+            )
+        except AllstopError as error:
+            outcome = self._failed(order, error)
+        except Exception as error:
+            outcome = self._failed(order, _bug(error))
+        if order.phase in LETS_GO and outcome.failure is None:
+            self.timer.disarm()
+        elif order.phase is Phase.HOLD and outcome.failure is not None:
+            self._not_held(order)
+        entry.outcome = replace(outcome, took_ms=deadline.took_ms)
+        self._log(order, entry.outcome)
+        self._answer(entry.order, entry.outcome)
+
+    async def _in_turn(self, order: Order, deadline: Deadline) -> Outcome:
+        if order.phase is Phase.UNDO:
+            await self._interrupt(order.action)
+        lane = self._background if order.phase in BACKGROUND else self._foreground
+        async with lane:
+            self._require_wanted(order)
+            try:
+                async with asyncio.timeout(deadline.left_s + OVERTIME_S):
+                    return await self._step(order, deadline)
+            except TimeoutError:
+                raise DeadlinePassed(
+                    f"{order.phase} did not end within {order.deadline_s:.1f} s", definite=False
+                ) from None
+
+    def _step(self, order: Order, deadline: Deadline) -> Awaitable[Outcome]:
+        worker = self.worker
+        if not worker.state and order.phase not in WITHOUT_WORKER and worker.restoration is None:
+            raise NotFound("there is no such worker on this node")
+        if order.phase in STEPS_WITH_PROGRESS:
+            return STEPS_WITH_PROGRESS[order.phase](worker, order, deadline, self._progress)
+        if order.phase not in STEPS:
+            raise BadRequest(f"a shim cannot be ordered to {order.phase}")
+        return STEPS[order.phase](worker, order, deadline)
+
+    def _require_wanted(self, order: Order) -> None:
+        if order.action in self.worker.undone and order.phase is not Phase.UNDO:
+            raise AttemptFailed(f"{order.action} was undone on this node")
+
+    async def _interrupt(self, action: str) -> None:
+        """Cut short what waits or copies for this action, and let it answer."""
+        tasks = [
+            entry.task
+            for entry in self._entries.values()
+            if entry.order.action == action
+            and entry.order.phase in INTERRUPTIBLE
+            and entry.outcome is None
+            and entry.task is not None
+        ]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=DEAD_MAN_S)
+
+    async def _time_over(self, action: str, held_s: float) -> None:
+        """The dead-man timer: no word came in time, so the worker is let go without any."""
+        worker = self.worker
+        worker.undone.add(action)
+        persisting_now = any(
+            entry.order.action == action and entry.order.phase is Phase.PERSIST
+            for entry in self._entries.values()
+        )
+        if not persisting_now:
+            await self._interrupt(action)
+        deadline = Deadline(DEAD_MAN_S)
+        text = f"{action} held the worker for {held_s:.1f} s without a word; undone by itself"
+        log.warning("dead-man timer ran out", worker=worker.name, action=action, held_s=held_s)
+        async with self._foreground:
+            try:
+                restoration = worker.restoration
+                if restoration is not None and restoration.action == action:
+                    await undoing.put_away(worker, action, deadline)
+                else:
+                    await undoing.put_back(worker, action, deadline, delete=not persisting_now)
+            except AllstopError as error:
+                worker.state = "faulted"
+                text = f"{action}: the dead-man timer could not undo: {error}"
+                log.error("worker is faulted", worker=worker.name, why=str(error))
+        worker.findings = (*worker.findings, Finding(Severity.WARN, "dead_man", text))
+        worker.changed(worker)
+
+    def _not_held(self, order: Order) -> None:
+        """A HOLD that failed holds nothing: lower the flag, give the worker back."""
+        worker = self.worker
+        if worker.action != order.action:
+            return
+        if worker.page is not None and worker.page.hold:
+            worker.page.release()
+        worker.end_hold()
+        worker.state = "running" if worker.state == "held" else worker.state
+        self.timer.disarm()
+
+    def _failed(self, order: Order, error: AllstopError) -> Outcome:
+        node = self.worker.drivers.facts.current().node
+        error.at(job=order.job, worker=order.worker, node=node, phase=order.phase.value)
+        findings = self.worker.findings if order.phase is Phase.HOLD else ()
+        return Outcome(failure=failure_of(error), findings=findings)
+
+    def _forget_old(self) -> None:
+        for key in list(self._entries):
+            if len(self._entries) <= KEPT_MAX:
+                return
+            if self._entries[key].outcome is not None:
+                del self._entries[key]
+
+    def _log(self, order: Order, outcome: Outcome) -> None:
+        fields = {"worker": order.name, "action": order.action, "took_ms": outcome.took_ms}
+        if outcome.failure is None:
+            log.info(f"{order.phase} done", **fields)
+        else:
+            log.warning(f"{order.phase} failed", **fields, why=outcome.failure.what)
+
+    async def alone(self, work: Callable[[Worker, Deadline], Awaitable[None]]) -> None:
+        """Do something to the worker that no order asked for, between two orders."""
+        for action in {entry.order.action for entry in self._entries.values()}:
+            self.worker.undone.add(action)
+            await self._interrupt(action)
+        async with self._foreground:
+            self.timer.disarm()
+            await work(self.worker, Deadline(DEAD_MAN_S))
+
+    async def abandon(self) -> None:
+        """At the shim's end: nothing more is begun, what runs is cut short."""
+        self.timer.disarm()
+        tasks = [e.task for e in self._entries.values() if e.task is not None and not e.task.done()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=DEAD_MAN_S)
+
+
+def _bug(error: Exception) -> BugError:
+    """An exception that no driver should let through."""
+    lines = traceback.format_exception(error)[-6:]
+    return BugError(
+        f"unexpected {type(error).__name__}: {error}",
+        advice="this is a mistake in allstop; report it with the lines below",
+        definite=False,
+        details=tuple(line.rstrip() for line in "".join(lines).splitlines()[-20:]),
+    )

@@ -1,0 +1,46 @@
+"""What a shim is told when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+RUN_DIRECTORY = Path("/run/allstop")
+STAGING_DIRECTORY = Path("/var/lib/allstop/staging")
+STATE_DIRECTORY = Path("/var/lib/allstop/node")
+
+
+@dataclass(frozen=True)
+class ShimOptions:
+    """The node and where its things are.
+
+    `run_dir` must be the same path on every node: restored processes have files in it open.
+    """
+
+    node: str
+    coordinators: Sequence[str]  # host:port or unix:path; the first that answers is used
+    store_dir: Path
+    address: str = ""  # empty: that of the default interface
+    run_dir: Path = RUN_DIRECTORY
+    staging_dir: Path = STAGING_DIRECTORY
+    state_dir: Path = STATE_DIRECTORY  # highest epoch seen
+    criu: Path | None = None  # None: ALLSTOP_CRIU, then PATH
+    copy_limit_bytes: int = 8 << 30  # a bigger file open for writing is kept by its size alone
+    report_interval_s: float = 1.0
+    goodbye_s: float = 3.0
+    linger_s: float = 300.0  # how long a failed worker's shim waits to be restored into
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """The worker that `shim run` starts."""
+
+    job: str
+    worker: int
+    workers: int
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path = field(default_factory=Path.cwd)
+    slots: int = 64  # ranks that fit into the control page
+    follow: bool = True  # the worker's output goes to the shim's stdout too

@@ -1,0 +1,84 @@
+"""One order and its outcome as plain values, and the clock that bounds the order."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from coordinator.core.model import (
+    AddressMove,
+    Cut,
+    Endpoint,
+    Failure,
+    Finding,
+    Phase,
+    RankState,
+    WorkerRecord,
+)
+
+Key = tuple[str, int, str, Phase]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a coordinator wants done for one worker; the fields are those of the wire."""
+
+    epoch: int
+    job: str
+    worker: int
+    action: str
+    phase: Phase
+    deadline_s: float
+    hold_s: float = 0.0
+    cut: Cut = Cut.STEP
+    target: int = 0
+    world_size: int = 0
+    workers: int = 0
+    incarnation: int = 0
+    reason: str = ""
+    kill: bool = False
+    record: WorkerRecord | None = None
+    addresses: tuple[AddressMove, ...] = ()
+    connections: tuple[Endpoint, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """What makes two orders the same order."""
+        return (self.job, self.worker, self.action, self.phase)
+
+    @property
+    def name(self) -> str:
+        """The worker as people and lock names call it."""
+        return f"{self.job}/{self.worker}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an order ended; `failure` set: not done, or perhaps done (`failure.definite`)."""
+
+    failure: Failure | None = None
+    ranks: tuple[RankState, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    record: WorkerRecord | None = None
+    held_ms: int = 0
+    root_pid: int = 0
+    note: str = ""
+    took_ms: int = 0
+
+
+@dataclass
+class Deadline:
+    """What is left of the time an order may take, on this machine's monotonic clock."""
+
+    total_s: float
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left; never below a moment, so that a driver can still say what it waited for."""
+        return max(0.05, self.total_s - (time.monotonic() - self.started))
+
+    @property
+    def took_ms(self) -> int:
+        """Milliseconds since the order came."""
+        return round((time.monotonic() - self.started) * 1000)

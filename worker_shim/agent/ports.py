@@ -1,0 +1,97 @@
+"""What the agent needs besides the drivers' own ports, and all drivers in one bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from coordinator.core.model import NodeFacts, RankState
+from worker_shim.criu.port import ImageDriver
+from worker_shim.cuda.port import CudaDriver
+from worker_shim.files.port import FileDriver
+from worker_shim.images.port import ImageStore
+from worker_shim.images.staging import Staging
+from worker_shim.network.port import NetworkDriver
+from worker_shim.process.port import ProcessDriver, Tree
+
+PAGE = "page"
+LOG = "log"
+HOOK = "hook"
+
+
+class Page(Protocol):
+    """The shim's side of one worker's control page."""
+
+    @property
+    def hold(self) -> int:
+        """Generation of the present hold; 0: none."""
+
+    @property
+    def world_size(self) -> int:
+        """As the ranks say; 0 until one has loaded the hook."""
+
+    async def raise_hold(self, generation: int) -> None:
+        """Raise the flag and wait out the store buffers: every boundary read later counts."""
+
+    def ranks(self, tree: Tree | None = None) -> tuple[RankState, ...]:
+        """Every rank; one that is a process of `tree` but has no slot has boundary -1."""
+
+    def set_target(self, target: int) -> None:
+        """Tell the ranks at which boundary to park."""
+
+    async def wait_parked(
+        self, tree: Tree | None = None, *, deadline_s: float
+    ) -> tuple[RankState, ...]:
+        """Wait until every rank is parked; raises DeadlinePassed naming those awaited."""
+
+    def release(self) -> None:
+        """Lower the flag; no error when it is not up."""
+
+    def snapshot(self) -> tuple[dict[str, int], tuple[dict[str, int], ...]]:
+        """All fields, as the manifest keeps them."""
+
+    def refresh_starts(self) -> None:
+        """After a restore the ranks have their old pids and new start times."""
+
+    def close(self) -> None:
+        """Unmap it; the file stays."""
+
+
+class HookDriver(Protocol):
+    """Puts the hook and the control page into a worker's run directory."""
+
+    def install(
+        self, directory: Path, base: Mapping[str, str], *, worker: int, slots: int
+    ) -> tuple[Page, dict[str, str], tuple[str, ...]]:
+        """Make both anew; return the page, additions to the environment, and notes for people."""
+
+    def renew(
+        self, directory: Path, page: Mapping[str, int], slots: tuple[Mapping[str, int], ...]
+    ) -> Page:
+        """Make both anew with every field as given, before the processes that map it return."""
+
+
+class FactsSource(Protocol):
+    """Where the node's facts come from."""
+
+    def current(self) -> NodeFacts:
+        """The facts as last probed."""
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """Everything a worker's steps act through."""
+
+    process: ProcessDriver
+    images: ImageDriver
+    network: NetworkDriver
+    files: FileDriver
+    cuda: CudaDriver
+    hook: HookDriver
+    store: ImageStore
+    staging: Staging
+    facts: FactsSource
+    run_root: Path
+    copy_limit_bytes: int = 8 << 30

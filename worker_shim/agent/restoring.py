@@ -1,0 +1,222 @@
+"""FETCH, CLEAR, RESTORE, RELEASE: a worker comes back from its images."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from coordinator.core.errors import BadRequest, DriverError, Refused
+from coordinator.core.model import Endpoint, WorkerRecord
+from worker_shim.agent.dumping import is_loopback
+from worker_shim.agent.order import Deadline, Order, Outcome
+from worker_shim.agent.worker import Worker
+from worker_shim.criu.port import ImageFacts
+from worker_shim.images.port import Manifest
+from worker_shim.images.staging import FILES, IMAGES
+from worker_shim.network.port import Sockets
+
+FETCH_ROOM_FACTOR = 1.05
+PID_FREE_S_MAX = 5.0
+PID_POLL_S = 0.01
+
+Progress = Callable[[Order, int, int], None]
+
+
+@dataclass
+class Restoration:
+    """What a restore has brought to this node so far."""
+
+    action: str
+    record: WorkerRecord
+    place: Path
+    manifest: Manifest
+    sockets: Sockets
+    facts: ImageFacts
+    connections: tuple[Endpoint, ...] = ()
+    began_to_clear: bool = False
+
+
+def _record(order: Order) -> WorkerRecord:
+    if order.record is None:
+        raise BadRequest(f"an order to {order.phase} needs the worker's record")
+    return order.record
+
+
+def _restoration(worker: Worker, order: Order) -> Restoration:
+    restoration = worker.restoration
+    if restoration is None or restoration.action != order.action:
+        raise Refused(f"{order.action} has fetched nothing here", where=worker.where)
+    return restoration
+
+
+async def fetch(worker: Worker, order: Order, deadline: Deadline, progress: Progress) -> Outcome:
+    """Bring the images to this node and verify every byte; a worker that runs here is untouched."""
+    record, drivers = _record(order), worker.drivers
+    need = int(record.image_bytes * FETCH_ROOM_FACTOR)
+    place = drivers.staging.create(worker.job, worker.worker, order.action, need_bytes=need)
+    manifest = await drivers.store.fetch(
+        record.manifest,
+        record.manifest_digest,
+        place,
+        progress=lambda done, total: progress(order, done, total),
+        deadline_s=deadline.left_s,
+    )
+    if (manifest.job, manifest.worker) != (worker.job, worker.worker):
+        raise DriverError(
+            f"the manifest is of worker {manifest.job}/{manifest.worker}", where=worker.where
+        )
+    facts = await asyncio.to_thread(drivers.images.facts, place / IMAGES)
+    sockets = await asyncio.to_thread(drivers.images.sockets, place / IMAGES)
+    worker.restoration = Restoration(order.action, record, place, manifest, sockets, facts)
+    return Outcome(note=f"{len(manifest.files)} files")
+
+
+async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Remove the old incarnation from this node and make room for the new one.
+
+    The network lock of the new one comes first: a killed process must not send a last word to a
+    peer that is about to be restored. A crash half-way leaves the worker killed.
+    """
+    drivers = worker.drivers
+    if order.record is None:
+        await worker.kill(deadline_s=deadline.left_s)
+        await drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+        worker.end_hold()
+        worker.state = ""
+        return Outcome(note="the old worker is gone; none comes here")
+    restoration = _restoration(worker, order)
+    restoration.connections = order.connections
+    restoration.began_to_clear = True
+    old = drivers.network.sockets(worker.tree()).established if worker.root_pid else ()
+    locals_ = tuple(end for end in restoration.sockets.established if is_loopback(end))
+    new = (*order.connections, *locals_)
+    lock = Sockets(
+        established=(*new, *old),
+        listening=tuple(
+            sorted({(_any(address), port) for address, port in restoration.sockets.listening})
+        ),
+    )
+    await drivers.network.lock(worker.name, lock, deadline_s=deadline.left_s)
+    await worker.kill(deadline_s=deadline.left_s)
+    worker.action, worker.held_since = order.action, None
+    ends = tuple(dict.fromkeys((*old, *new, *restoration.record.connections)))
+    cleared = await drivers.network.clear(ends, deadline_s=deadline.left_s)
+    aside = await asyncio.to_thread(
+        drivers.files.roll_back,
+        restoration.manifest.open_files,
+        restoration.place / FILES,
+        label=restoration.manifest.action,
+    )
+    drivers.process.raise_pid_counter(restoration.facts.highest_pid)
+    await _require_free_ids(worker, restoration.facts, deadline)
+    return Outcome(note=f"{cleared} sockets destroyed, {len(aside)} files kept aside")
+
+
+def _any(address: str) -> str:
+    """Where the port will listen is known only with the address map: lock it everywhere."""
+    return "::" if ":" in address else "0.0.0.0"
+
+
+async def _require_free_ids(worker: Worker, facts: ImageFacts, deadline: Deadline) -> None:
+    """CRIU needs every pid and thread id of the images; a reaped one takes a moment to go."""
+    until = time.monotonic() + min(PID_FREE_S_MAX, deadline.left_s)
+    while taken := _in_use(facts.task_ids):
+        if time.monotonic() > until:
+            raise DriverError(
+                f"task ids {taken[:8]} of the images are in use on this node",
+                where=worker.where,
+                advice="end these processes, or use another node; a shim in its own pid namespace "
+                "keeps these ids free",
+                details=tuple(f"{each}: {_command_line(each)}" for each in taken[:8]),
+            )
+        await asyncio.sleep(PID_POLL_S)
+
+
+def _in_use(task_ids: tuple[int, ...]) -> list[int]:
+    return [each for each in task_ids if Path(f"/proc/{each}").exists()]
+
+
+def _command_line(task: int) -> str:
+    try:
+        words = Path(f"/proc/{task}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return "gone meanwhile"
+    return b" ".join(words).decode(errors="replace").strip()[:200]
+
+
+async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Bring the tree back, stopped and under the network lock, as a child of this shim.
+
+    What CRIU has forked when it fails is gone again; the worker is then not there.
+    """
+    restoration, drivers = _restoration(worker, order), worker.drivers
+    if not restoration.began_to_clear:
+        raise Refused(f"{order.action} has not cleared this node", where=worker.where)
+    manifest, images = restoration.manifest, restoration.place / IMAGES
+    moves = {move.old: move.new for move in order.addresses}
+    close = leaving(restoration.sockets, restoration.connections, moves)
+    await asyncio.to_thread(drivers.images.move_addresses, images, moves, close=close)
+    sockets = await asyncio.to_thread(drivers.images.sockets, images)
+    await drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
+    worker.directory = Path(manifest.run_directory)
+    worker.command, worker.workers = manifest.command, order.workers or manifest.workers
+    if manifest.page:
+        page = {**manifest.page, "incarnation": order.incarnation}
+        worker.page = drivers.hook.renew(worker.directory, page, manifest.slots)
+        worker.generation = max(worker.generation, page.get("hold", 0))
+    root_pid = await drivers.images.restore(images, deadline_s=deadline.left_s)
+    worker.adopt(root_pid, order.incarnation)
+    worker.state, worker.action = "restored", order.action
+    worker.begin_hold()
+    tree = worker.tree()
+    missing = sorted(set(restoration.facts.pids) - set(tree.pids))
+    moving = [each.pid for each in tree.processes if each.state not in ("T", "t")]
+    if missing or moving:
+        raise DriverError(
+            f"the restored tree is not what was saved: missing {missing}, running {moving}",
+            where=worker.where,
+        )
+    if worker.page is not None:
+        worker.page.refresh_starts()
+        worker.ranks = worker.page.ranks(tree)
+    return Outcome(root_pid=root_pid, ranks=worker.ranks, note=f"{len(close)} connections closed")
+
+
+def leaving(
+    sockets: Sockets, job: tuple[Endpoint, ...], moves: dict[str, str]
+) -> tuple[tuple[str, int], ...]:
+    """Remote ends of connections that left the job: established at the cut, not the job's own.
+
+    `job` are the job's connections with addresses as they will be; the ends are as they were.
+    """
+    own = set(job)
+    ends: dict[tuple[str, int], None] = {}
+    for end in sockets.established:
+        moved = replace(
+            end,
+            local_address=moves.get(end.local_address, end.local_address),
+            remote_address=moves.get(end.remote_address, end.remote_address),
+        )
+        if not is_loopback(end) and moved not in own:
+            ends[(end.remote_address, end.remote_port)] = None
+    return tuple(ends)
+
+
+async def release(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Network unlock, SIGCONT, release: every worker of the job is back, so this one may run."""
+    worker.require_claimed(order.action)
+    _restoration(worker, order)
+    worker.require_tree()
+    await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+    await worker.drivers.process.go_on(worker.root_pid)
+    if worker.page is not None:
+        worker.page.release()
+    held_ms = worker.end_hold()
+    worker.state = "running" if worker.alive else worker.state
+    worker.restoration = None
+    drop = worker.drivers.staging.drop
+    await asyncio.to_thread(drop, worker.job, worker.worker, order.action)
+    return Outcome(held_ms=held_ms, root_pid=worker.root_pid)

@@ -1,0 +1,120 @@
+"""A shim from its start to its end: what `allstop shim` and `allstop shim run` call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+import structlog
+
+from coordinator.core.errors import Fenced
+from worker_shim.agent.agent import Agent
+from worker_shim.agent.build import build
+from worker_shim.agent.fence import Fence
+from worker_shim.agent.follow import Follower
+from worker_shim.agent.options import ShimOptions, WorkerSpec
+from worker_shim.agent.ports import LOG
+from worker_shim.agent.stream import Stream
+from worker_shim.agent.worker import Worker
+
+log = structlog.get_logger(__name__)
+
+LOOK_S = 1.0
+SIGNAL_EXIT = 128  # a shell's exit code for a program that signal N ended is 128 + N
+
+
+async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
+    """Run a shim until its worker has ended for good (or, a spare, until SIGTERM or SIGINT).
+
+    Returns the exit code: the worker's own, 128 + N when signal N ended the worker or the shim, 0
+    for a worker that was stopped on purpose. Raises SetupError, DriverError (missing binary, no
+    store) and BadRequest with nothing left running.
+    """
+    drivers, probe = build(options)
+    agent = Agent(drivers, Fence(options.state_dir / options.node), probe)
+    stream = Stream(options.coordinators, agent)
+    agent.start(stream.send)
+    swept = await asyncio.to_thread(drivers.staging.sweep)
+    trouble = await probe.probe()
+    if swept or trouble:
+        log.warning("at start", swept=swept, no_criu=trouble)
+    worker = agent.worker(spec.job, spec.worker) if spec is not None else None
+    with _signals() as told:
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            if worker is not None and spec is not None:
+                for note in await worker.launch(spec):
+                    log.warning(note, worker=worker.name)
+            tasks = [asyncio.create_task(work) for work in (stream.run(), agent.reporting())]
+            follower = Follower(worker.directory / LOG, sys.stdout.fileno()) if worker else None
+            if follower is not None and spec is not None and spec.follow:
+                tasks.append(asyncio.create_task(follower.run()))
+            code, reason = await _until_end(agent, worker, options, told, tasks)
+            log.info("leaving", why=reason)
+            await agent.stop()
+            if follower is not None and spec is not None and spec.follow:
+                follower.catch_up()
+            await stream.leave(reason, deadline_s=options.goodbye_s)
+            return code
+        finally:
+            await agent.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _until_end(
+    agent: Agent,
+    worker: Worker | None,
+    options: ShimOptions,
+    told: asyncio.Future[int],
+    tasks: list[asyncio.Task[None]],
+) -> tuple[int, str]:
+    """Wait for the reason to leave; return the exit code and the reason."""
+    ended_at: float | None = None
+    code = 0
+    while True:
+        if told.done():
+            name = signal.Signals(told.result()).name
+            return (SIGNAL_EXIT + told.result() if worker else 0), f"the shim was told {name}"
+        for task in tasks:
+            if task.done():
+                task.result()  # none of them ends by itself: this raises its error
+        if worker is None or agent.busy:
+            ended_at = None
+        else:
+            ended_at = time.monotonic() if ended_at is None else ended_at
+            code = _exit_code(worker) if worker.state else code or Fenced.exit_code
+            wait_s = options.linger_s if code and worker.restorable else 0.0
+            if time.monotonic() - ended_at >= wait_s:
+                return code, f"the worker ended with exit code {code}"
+        await agent.change(at_most_s=LOOK_S)
+
+
+def _exit_code(worker: Worker) -> int:
+    if worker.stopped:
+        return 0
+    return worker.exit_code if worker.exit_code >= 0 else SIGNAL_EXIT - worker.exit_code
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[asyncio.Future[int]]:
+    """A future that holds the first SIGTERM or SIGINT; further ones change nothing."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[int] = loop.create_future()
+
+    def take(number: int) -> None:
+        if not told.done():
+            told.set_result(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, take, number)
+    try:
+        yield told
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,179 @@
+"""The stream to a coordinator: dialled by the shim, one at a time, again and again for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import grpc
+import grpc.aio
+import structlog
+from allstop.v1 import shim_pb2, shim_pb2_grpc
+
+from coordinator.core.errors import AllstopError, LinkError
+
+log = structlog.get_logger(__name__)
+
+OUTGOING_MAX = 1_024
+PROGRESS_MAX = 64  # beyond this many waiting messages progress is not worth sending
+WELCOME_S = 5.0
+BACKOFF_FIRST_S = 0.1
+BACKOFF_LAST_S = 3.0
+MESSAGE_BYTES_MAX = 16 << 20
+
+# A frozen or cut-off peer is noticed after time + timeout; `ping_timeout_ms` is what grpc obeys.
+CHANNEL_OPTIONS = (
+    ("grpc.keepalive_time_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
+    ("grpc.http2.ping_timeout_ms", 4_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class Handler(Protocol):
+    """Who lives behind the stream; the agent."""
+
+    def hello(self) -> shim_pb2.ShimMessage:
+        """The first message of a new stream."""
+
+    def on_welcome(self, welcome: shim_pb2.Welcome) -> None:
+        """A coordinator took us; raises Fenced when it is one of the past."""
+
+    def on_message(self, message: shim_pb2.CoordinatorMessage) -> None:
+        """Take one message without waiting."""
+
+
+class Stream:
+    """Keeps one stream to the first coordinator that answers."""
+
+    def __init__(
+        self, addresses: Sequence[str], handler: Handler, *, welcome_s: float = WELCOME_S
+    ) -> None:
+        """`addresses` are host:port or unix:path; nothing is dialled before `run`."""
+        self._addresses = tuple(addresses)
+        self._handler = handler
+        self._welcome_s = welcome_s
+        self._outgoing: asyncio.Queue[shim_pb2.ShimMessage] | None = None
+        self._overflowed = False
+        self._call: grpc.aio.StreamStreamCall[shim_pb2.ShimMessage, shim_pb2.CoordinatorMessage]
+        self._leaving = asyncio.Event()
+        self.trouble = ""  # why there is no stream now; empty while there is one
+
+    @property
+    def attached(self) -> bool:
+        """Whether a coordinator has welcomed us and the stream stands."""
+        return self._outgoing is not None
+
+    def send(self, message: shim_pb2.ShimMessage) -> bool:
+        """Queue a message; False when there is no stream: it is told anew after the next Hello.
+
+        A queue that is full ends the stream, since what is missing could not be known.
+        """
+        queue = self._outgoing
+        if queue is None:
+            return False
+        if message.HasField("progress") and queue.qsize() > PROGRESS_MAX:
+            return False
+        try:
+            queue.put_nowait(message)
+        except asyncio.QueueFull:
+            self._overflowed = True
+            self._outgoing = None
+            self._call.cancel()
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Dial, serve, dial again, until `leave`; back-off grows while nobody answers."""
+        backoff_s = BACKOFF_FIRST_S
+        while not self._leaving.is_set():
+            for address in self._addresses:
+                if await self._attempt(address):
+                    backoff_s = BACKOFF_FIRST_S
+                if self._leaving.is_set():
+                    return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(backoff_s * random.uniform(0.5, 1.0)):
+                    await self._leaving.wait()
+            backoff_s = min(backoff_s * 2, BACKOFF_LAST_S)
+
+    async def leave(self, reason: str, *, deadline_s: float) -> None:
+        """Say Goodbye and end the stream; without a stream there is nobody to tell."""
+        queue, self._outgoing = self._outgoing, None
+        self._leaving.set()
+        if queue is None:
+            return
+        goodbye = shim_pb2.ShimMessage(goodbye=shim_pb2.Goodbye(reason=reason))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await queue.put(goodbye)
+                await queue.join()
+
+    async def _attempt(self, address: str) -> bool:
+        """One stream from dial to end; True when a coordinator had welcomed us."""
+        welcomed = False
+        async with grpc.aio.insecure_channel(_target(address), options=CHANNEL_OPTIONS) as channel:
+            queue: asyncio.Queue[shim_pb2.ShimMessage] = asyncio.Queue(OUTGOING_MAX)
+            stub = shim_pb2_grpc.ShimLinkStub(channel)  # type: ignore[no-untyped-call]
+            queue.put_nowait(self._handler.hello())
+            self._call = stub.Attach(_requests(queue))
+            try:
+                await self._welcome()
+                welcomed, self._outgoing, self.trouble = True, queue, ""
+                async for message in self._call:
+                    self._handler.on_message(message)
+                self._lost(address, "the coordinator ended the stream")
+            except (AllstopError, TimeoutError) as error:
+                self._lost(address, str(error) or "no Welcome in time")
+            except grpc.aio.AioRpcError as error:
+                self._lost(address, f"{error.code().name}: {error.details()}")
+            except asyncio.CancelledError:
+                if not self._overflowed:
+                    raise
+                self._overflowed = False
+                self._lost(address, f"{OUTGOING_MAX} messages were waiting: too slow")
+            finally:
+                self._outgoing = None
+                self._call.cancel()
+        return welcomed
+
+    async def _welcome(self) -> None:
+        async with asyncio.timeout(self._welcome_s):
+            first = await self._call.read()
+        if first is grpc.aio.EOF or not isinstance(first, shim_pb2.CoordinatorMessage):
+            raise LinkError("the coordinator ended the stream before its Welcome")
+        if not first.HasField("welcome"):
+            raise LinkError(f"the first message was {first.WhichOneof('body')}, not Welcome")
+        self._handler.on_welcome(first.welcome)
+
+    def _lost(self, address: str, why: str) -> None:
+        """Log a reason once, not at every try."""
+        text = f"{address}: {why}"
+        if text != self.trouble and not self._leaving.is_set():
+            log.warning("no stream to a coordinator", address=address, why=why)
+        self.trouble = text
+
+
+async def _requests(
+    queue: asyncio.Queue[shim_pb2.ShimMessage],
+) -> AsyncIterator[shim_pb2.ShimMessage]:
+    """What is sent, in order, until Goodbye; grpc ends it with the call."""
+    while True:
+        message = await queue.get()
+        yield message
+        queue.task_done()
+        if message.HasField("goodbye"):
+            return
+
+
+def _target(address: str) -> str:
+    """grpc's name for an address: `unix:/path` and `host:port` are both understood by it."""
+    return address if address.startswith("unix:") else f"dns:///{address}"

@@ -1,0 +1,160 @@
+"""RESUME, UNDO and the dead-man timer: letting a worker go.
+
+UNDO and the timer share one procedure, and it never trusts memory: it looks whether the network
+lock is there, whether tasks are stopped, whether the hold flag is up, acts on what it sees, and
+looks again. A worker that still is not free then is faulted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from coordinator.core.errors import AllstopError, DriverError
+from worker_shim.agent.order import Deadline, Order, Outcome
+from worker_shim.agent.worker import Worker
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What was seen of a worker."""
+
+    locked: bool  # its network lock is there
+    stopped: tuple[int, ...]  # pids of its tree that are stopped
+    holding: bool  # the hold flag is up
+    there: bool  # it has processes
+
+    @property
+    def free(self) -> bool:
+        """Nothing holds it."""
+        return not (self.locked or self.stopped or self.holding)
+
+    def __str__(self) -> str:
+        seen = (
+            "the network lock is on" if self.locked else "",
+            f"processes {list(self.stopped)} are stopped" if self.stopped else "",
+            "the hold flag is up" if self.holding else "",
+        )
+        return ", ".join(text for text in seen if text) or "nothing holds it"
+
+
+async def look(worker: Worker) -> Situation:
+    """See how the worker stands now."""
+    tree = worker.tree()
+    return Situation(
+        locked=await worker.drivers.network.locked(worker.name),
+        stopped=tuple(each.pid for each in tree.processes if each.state in ("T", "t")),
+        holding=worker.page is not None and worker.page.hold != 0,
+        there=bool(tree.processes),
+    )
+
+
+async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Network unlock, SIGCONT, release: in this order, so that no rank moves before it can talk."""
+    worker.require_claimed(order.action)
+    worker.require_tree()
+    await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+    await worker.drivers.process.go_on(worker.root_pid)
+    if worker.page is not None:
+        worker.page.release()
+    held_ms = worker.end_hold()
+    worker.state = "running" if worker.alive else worker.state
+    return Outcome(held_ms=held_ms)
+
+
+async def undo(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Put the worker back to running (or, of a restore, away), and drop what was made of it."""
+    worker.undone.add(order.action)
+    if order.kill:
+        return await put_away(worker, order.action, deadline)
+    return await put_back(worker, order.action, deadline, delete=True)
+
+
+async def put_back(worker: Worker, action: str, deadline: Deadline, *, delete: bool) -> Outcome:
+    """The worker runs as before; with `delete` nothing staged or stored of the action is left.
+
+    Raises DriverError, and the worker is faulted, when it still is held afterwards.
+    """
+    if worker.action in ("", action):
+        await _let_go(worker, deadline)
+    held_ms = worker.end_hold() if worker.action == action else worker.last_held_ms
+    if delete:
+        await _delete(worker, action)
+    return Outcome(held_ms=held_ms, note=worker.state)
+
+
+async def _let_go(worker: Worker, deadline: Deadline) -> None:
+    seen = await look(worker)
+    trouble: list[str] = []
+    drivers = worker.drivers
+    if seen.locked:
+        unlocking = drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+        await _try(unlocking, trouble)
+    if seen.stopped:
+        await _try(drivers.process.go_on(worker.root_pid), trouble)
+    if seen.holding and worker.page is not None:
+        worker.page.release()
+    after = seen if seen.free else await look(worker)
+    if not after.free:
+        worker.state = "faulted"
+        raise DriverError(
+            f"the worker cannot be let go: {after}",
+            where=worker.where,
+            advice="the job goes back to its last snapshot; restore it",
+            definite=False,
+            details=tuple(trouble),
+        )
+    if after.there and worker.state in ("held", "stopped", "faulted"):
+        worker.state = "running"
+
+
+async def put_away(worker: Worker, action: str, deadline: Deadline) -> Outcome:
+    """Kill what this restore brought back, and remove its network lock and its images.
+
+    A worker of the old incarnation that the restore has not touched yet is left alone.
+    """
+    restoration = worker.restoration
+    ours = restoration is not None and restoration.action == action
+    if ours or not worker.alive:
+        if restoration is not None and restoration.began_to_clear:
+            await worker.kill(deadline_s=deadline.left_s)
+            worker.state = ""
+        await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+        worker.restoration = None
+    await _delete(worker, action)
+    worker.end_hold()
+    return Outcome(note="what was restored is gone")
+
+
+async def _delete(worker: Worker, action: str) -> None:
+    """Nothing of the action stays: staging, and what is in the store but in no snapshot."""
+    worker.dumped.pop(action, None)
+    drop = worker.drivers.staging.drop
+    await asyncio.to_thread(drop, worker.job, worker.worker, action)
+    place = worker.published.pop(action, "")
+    if place:
+        await worker.drivers.store.delete(place)
+
+
+async def _try(step: Awaitable[None], trouble: list[str]) -> None:
+    """Go on to the next step whatever this one says; the second look decides."""
+    try:
+        await step
+    except AllstopError as error:
+        trouble.extend((str(error), *error.details))
+
+
+async def put_out(worker: Worker, deadline: Deadline) -> None:
+    """Kill the worker whatever it is doing, unlock its network, and forget it.
+
+    For a worker that was fenced and for the shim's own end; raises DriverError when it lives on.
+    """
+    await worker.kill(deadline_s=deadline.left_s)
+    await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+    worker.end_hold()
+    for action in (*worker.dumped, *([worker.restoration.action] if worker.restoration else ())):
+        await asyncio.to_thread(worker.drivers.staging.drop, worker.job, worker.worker, action)
+    worker.dumped.clear()
+    worker.restoration = None
+    worker.state = ""

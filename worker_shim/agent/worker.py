@@ -1,0 +1,236 @@
+"""One worker as its shim sees it: its processes, its page, and what is being done to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coordinator.core.errors import Busy, NotReady, Refused, Where
+from coordinator.core.model import Finding, ProgramFile, RankState, WorkerRecord, WorkerState
+from worker_shim.agent.ports import HOOK, LOG, PAGE, Drivers, Page
+from worker_shim.agent.strays import kill_strays
+from worker_shim.images.names import checked_name
+from worker_shim.images.port import Manifest
+from worker_shim.process.port import LaunchSpec, Tree
+
+if TYPE_CHECKING:
+    from worker_shim.agent.options import WorkerSpec
+    from worker_shim.agent.restoring import Restoration
+
+LOG_TAIL_BYTES = 4096
+LAUNCH_S_MAX = 20.0
+
+Notice = Callable[["Worker"], None]
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """What a dump left behind, until it is in the store."""
+
+    record: WorkerRecord
+    manifest: Manifest
+
+
+@dataclass
+class Worker:
+    """The state of one worker; `state` is empty while nothing of it is on this node."""
+
+    job: str
+    worker: int
+    drivers: Drivers
+    exited: Notice
+    changed: Notice
+    workers: int = 0
+    command: tuple[str, ...] = ()
+    directory: Path = field(default_factory=Path)
+    state: str = ""
+    incarnation: int = 0
+    root_pid: int = 0
+    exit_code: int = 0
+    action: str = ""
+    page: Page | None = None
+    generation: int = 0
+    held_since: float | None = None
+    last_held_ms: int = 0
+    stopped: bool = False  # a STOP order ended it
+    ending: bool = False  # it is being killed on purpose: nobody needs to hear of its exit
+    findings: tuple[Finding, ...] = ()
+    ranks: tuple[RankState, ...] = ()
+    undone: set[str] = field(default_factory=set)
+    dumped: dict[str, Dumped] = field(default_factory=dict)
+    published: dict[str, str] = field(default_factory=dict)
+    restoration: Restoration | None = None
+    programs: asyncio.Task[tuple[ProgramFile, ...]] | None = None
+    watching: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        """The run directory has the same path on every node: restored processes have it open."""
+        if self.directory == Path():
+            name = checked_name(self.job, "job")
+            self.directory = self.drivers.run_root / name / str(self.worker)
+
+    @property
+    def name(self) -> str:
+        """As the network lock and people call it."""
+        return f"{self.job}/{self.worker}"
+
+    @property
+    def where(self) -> Where:
+        """The place of an error about this worker."""
+        return Where(self.job, self.worker, node=self.drivers.facts.current().node)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its root process has not been seen to end."""
+        return self.root_pid != 0 and self.state not in ("", "exited")
+
+    def tree(self) -> Tree:
+        """Its processes now; empty when there are none."""
+        return self.drivers.process.look(self.root_pid) if self.root_pid else Tree()
+
+    def require_tree(self) -> Tree:
+        """Its processes now; raises NotReady when the worker is not there."""
+        tree = self.tree()
+        if not tree.processes:
+            raise NotReady(
+                "the worker is not running on this node",
+                where=self.where,
+                advice="see its log, or restore the job from its last snapshot",
+            )
+        return tree
+
+    def require_page(self) -> Page:
+        """The control page; raises NotReady for a worker that has none."""
+        if self.page is None:
+            raise NotReady("the worker has no control page", where=self.where)
+        return self.page
+
+    def claim(self, action: str) -> None:
+        """Let `action` have this worker; raises Busy while another one has it."""
+        if self.state == "faulted":
+            raise Refused(
+                "the worker is faulted: an earlier attempt could not be undone",
+                where=self.where,
+                advice="restore the job from its last snapshot",
+            )
+        if self.action not in ("", action):
+            raise Busy(f"the worker is held by {self.action}", where=self.where)
+        self.action = action
+
+    def require_claimed(self, action: str) -> None:
+        """Raise Refused unless this action holds the worker (its timer may have run out)."""
+        if self.action != action:
+            raise Refused(f"{action} does not hold this worker", where=self.where)
+
+    async def launch(self, spec: WorkerSpec) -> tuple[str, ...]:
+        """Start it clean with the hook on its path; return notes for people.
+
+        Raises DriverError (missing binary, bad cwd) with nothing left running.
+        """
+        self.workers, self.command, self.state = spec.workers, tuple(spec.argv), "starting"
+        self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.page, additions, notes = self.drivers.hook.install(
+            self.directory, spec.env, worker=self.worker, slots=spec.slots
+        )
+        launch = LaunchSpec(
+            argv=spec.argv,
+            env={**spec.env, **additions},
+            cwd=spec.cwd,
+            log=self.directory / LOG,
+        )
+        self.adopt(await self.drivers.process.launch(launch, deadline_s=LAUNCH_S_MAX), 1)
+        self.state = "running"
+        return notes
+
+    def adopt(self, root_pid: int, incarnation: int) -> None:
+        """Take a child of this process as the worker's root and watch it."""
+        self.root_pid, self.incarnation, self.exit_code, self.ending = (
+            root_pid,
+            incarnation,
+            0,
+            False,
+        )
+        self.watching = asyncio.get_running_loop().create_task(
+            self._watch(root_pid), name=f"watch {self.name}"
+        )
+
+    async def _watch(self, root_pid: int) -> None:
+        code = await self.drivers.process.wait(root_pid)
+        if root_pid != self.root_pid:
+            return
+        self.state, self.exit_code, self.root_pid = "exited", code, 0
+        if not self.ending:
+            await asyncio.to_thread(kill_strays, self.directory / PAGE)
+            self.exited(self)
+
+    async def kill(self, *, deadline_s: float) -> None:
+        """End every process of it and wait until they are gone; no error when there are none."""
+        self.ending = True
+        root, watching = self.root_pid, self.watching
+        if root:
+            await self.drivers.process.kill(root, deadline_s=deadline_s)
+        if watching is not None:
+            await asyncio.wait({watching}, timeout=deadline_s)
+        await asyncio.to_thread(kill_strays, self.directory / PAGE)
+        self.root_pid, self.ranks = 0, ()
+        if self.state:
+            self.state = "exited"
+
+    def begin_hold(self) -> None:
+        """The worker stands still from now on."""
+        if self.held_since is None:
+            self.held_since = time.monotonic()
+
+    def end_hold(self) -> int:
+        """The worker is let go; return for how many milliseconds it stood still."""
+        if self.held_since is not None:
+            self.last_held_ms = self.held_ms
+        self.held_since, self.action = None, ""
+        return self.last_held_ms
+
+    @property
+    def held_ms(self) -> int:
+        """How long it has been standing still, or stood the last time."""
+        if self.held_since is None:
+            return self.last_held_ms
+        return round((time.monotonic() - self.held_since) * 1000)
+
+    def report(self) -> WorkerState:
+        """As it goes to the coordinator."""
+        return WorkerState(
+            job=self.job,
+            worker=self.worker,
+            workers=self.workers,
+            state=self.state,
+            incarnation=self.incarnation,
+            root_pid=self.root_pid,
+            world_size=self.page.world_size if self.page is not None else 0,
+            ranks=self.ranks,
+            findings=self.findings,
+            command=self.command,
+            exit_code=self.exit_code,
+            action=self.action,
+        )
+
+    @property
+    def restorable(self) -> bool:
+        """Whether there may be a snapshot that it can come back from."""
+        return bool(self.published) or self.incarnation > 1
+
+    def log_tail(self) -> str:
+        """The last lines of its output."""
+        try:
+            with open(self.directory / LOG, "rb") as log:
+                log.seek(max(0, log.seek(0, 2) - LOG_TAIL_BYTES))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    @property
+    def hook_directory(self) -> Path:
+        """Where the hook's files are."""
+        return self.directory / HOOK

@@ -1,0 +1,158 @@
+"""What this node is and has: probed from /proc and the drivers, kept for who asks."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import platform
+import socket
+import struct
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from coordinator.core.errors import SetupError
+from coordinator.core.model import NodeFacts, ProgramFile
+from worker_shim.agent.programs import answer
+from worker_shim.criu.port import ImageDriver
+from worker_shim.images.port import ImageStore
+from worker_shim.images.staging import Staging
+
+SIOCGIFADDR = 0x8915  # linux/sockios.h
+ROUND_BYTES = 64 << 20  # free room is told in steps, so that a report does not differ every second
+
+
+class NodeProbe:
+    """The node's facts; what cannot change is read once."""
+
+    def __init__(
+        self, node: str, address: str, images: ImageDriver, store: ImageStore, staging: Staging
+    ) -> None:
+        """`address` empty: that of the default interface, or of the first that is not loopback."""
+        self._images, self._store, self._staging = images, store, staging
+        model, flags = _cpu()
+        self._facts = NodeFacts(
+            node=node,
+            address=address or default_address(),
+            architecture=platform.machine(),
+            kernel=platform.release(),
+            cpu_model=model,
+            cpu_flags=flags,
+            criu_version="",
+            memory_bytes=0,
+            memory_free_bytes=0,
+            staging_free_bytes=0,
+            store=store.identity,
+            shim_version=_version(),
+            boot_id=_boot_id(),
+        )
+
+    def current(self) -> NodeFacts:
+        """The facts as last probed."""
+        return self._facts
+
+    async def probe(self) -> str:
+        """Ask criu for its version, then `refresh`; return why there is no usable criu, or ''."""
+        trouble = ""
+        try:
+            criu = await self._images.version()
+        except SetupError as error:
+            criu, trouble = "", str(error)
+        self._facts = replace(self._facts, criu_version=criu)
+        self.refresh()
+        return trouble
+
+    def refresh(self) -> NodeFacts:
+        """Read anew what changes: memory and room."""
+        total, free = memory()
+        self._facts = replace(
+            self._facts,
+            memory_bytes=total,
+            memory_free_bytes=_rounded(free),
+            staging_free_bytes=_rounded(self._staging.free_bytes()),
+        )
+        return self._facts
+
+    async def answer(self, files: tuple[ProgramFile, ...]) -> NodeFacts:
+        """The facts with those of `files` that this node has."""
+        found = await asyncio.to_thread(answer, files)
+        return replace(self.refresh(), files=found)
+
+
+def _rounded(size: int) -> int:
+    return size // ROUND_BYTES * ROUND_BYTES
+
+
+def default_address() -> str:
+    """IPv4 address of the interface with the default route, else of the first not loopback."""
+    names = [name for _, name in socket.if_nameindex() if name != "lo"]
+    default = _default_interface()
+    for name in ([default] if default else []) + names:
+        address = _interface_address(name)
+        if address:
+            return address
+    return "127.0.0.1"
+
+
+def _default_interface() -> str:
+    try:
+        lines = Path("/proc/net/route").read_text().splitlines()[1:]
+    except OSError:
+        return ""
+    for line in lines:
+        name, destination, _, flags, *_ = line.split()
+        if destination == "00000000" and int(flags, 16) & 1:
+            return name
+    return ""
+
+
+def _interface_address(name: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            request = struct.pack("256s", name.encode()[:15])
+            return socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24])
+        except OSError:
+            return ""
+
+
+def _cpu() -> tuple[str, tuple[str, ...]]:
+    """Model and feature flags of the first CPU, in the words of /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    model = fields.get("model name") or fields.get("CPU part") or platform.machine()
+    flags = fields.get("flags") or fields.get("Features") or ""
+    return model, tuple(sorted(flags.split()))
+
+
+def memory() -> tuple[int, int]:
+    """Bytes of memory: all, and what can be had without swapping; a cgroup's limit counts."""
+    fields = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = int(value.split()[0]) * 1024
+    total, free = fields["MemTotal"], fields["MemAvailable"]
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return total, free
+    if limit.isdigit() and int(limit) < total:
+        return int(limit), max(0, min(free, int(limit) - used))
+    return total, free
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return f"unknown-{os.getpid()}"
+
+
+def _version() -> str:
+    try:
+        return version("allstop")
+    except PackageNotFoundError:
+        return "unknown"
