@@ -18,6 +18,8 @@ class OpenFile:
     mode: int
     copy: str = ""  # name of the copy beside the images; empty: too big, only the size is known
     role: str = "data"  # data, log, page (control page), shm
+    uid: int = -1  # -1: not known, left as it is
+    gid: int = -1
 
 
 class FileDriver(Protocol):
@@ -26,7 +28,9 @@ class FileDriver(Protocol):
     def cut(self, tree: Tree, into: Path, *, copy_limit_bytes: int) -> tuple[OpenFile, ...]:
         """Record (and copy, reflinked where possible) these files while the tree is stopped."""
 
-    def roll_back(self, files: tuple[OpenFile, ...], copies: Path, *, label: str) -> tuple[str, ...]:
+    def roll_back(
+        self, files: tuple[OpenFile, ...], copies: Path, *, label: str
+    ) -> tuple[str, ...]:
         """Make every file what it was at the cut; return the places of what was kept aside.
 
         A file that grew is cut back and its tail kept as `NAME.after-<label>`; one whose kept part

@@ -13,7 +13,7 @@ from worker_shim.network.proc_net import sockets_of
 from worker_shim.network.ruleset import ANY, lock_script, remove_script, table_of
 from worker_shim.network.sock_diag import TIME_WAIT, FoundSocket, SockDiag, connection
 from worker_shim.process.port import Tree
-from worker_shim.process.runner import Commands
+from worker_shim.process.runner import Commands, Finished
 
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 LOOK_DEADLINE_S = 10.0
@@ -37,8 +37,13 @@ class NftNetworkDriver:
 
         One nft transaction: a crash leaves the old lock or the new one. Raises DriverError.
         """
-        script = lock_script(name, sockets)
-        await self._nft(["-f", "-"], script, f"cannot lock the network of {name}", deadline_s)
+        until = time.monotonic() + deadline_s
+        first = lock_script(name, sockets, replace=False)
+        finished = await self._run(["-f", "-"], first, deadline_s)
+        if finished.exit_code != 0:  # most likely there is a lock, whatever else it is comes again
+            script = lock_script(name, sockets, replace=True)
+            what = f"cannot lock the network of {name}"
+            await self._nft(["-f", "-"], script, what, until - time.monotonic())
 
     async def unlock(self, name: str, *, deadline_s: float) -> None:
         """Remove the lock; no error when there is none."""
@@ -80,13 +85,16 @@ class NftNetworkDriver:
     async def _nft(
         self, arguments: Sequence[str], script: str | None, what: str, deadline_s: float
     ) -> str:
+        finished = await self._run(arguments, script, deadline_s)
+        return finished.require(what, advice=NFT_ADVICE).stdout
+
+    async def _run(
+        self, arguments: Sequence[str], script: str | None, deadline_s: float
+    ) -> Finished:
         program = self._given or shutil.which("nft") or shutil.which("nft", path=SBIN)
         if program is None:
             raise SetupError("there is no program nft", advice="run `make tools`")
-        finished = await self._commands.run(
-            [program, *arguments], deadline_s=deadline_s, stdin=script
-        )
-        return finished.require(what, advice=NFT_ADVICE).stdout
+        return await self._commands.run([program, *arguments], deadline_s=deadline_s, stdin=script)
 
 
 def _destroy(kernel: SockDiag, found: FoundSocket) -> bool:

@@ -47,5 +47,6 @@ class NetworkDriver(Protocol):
 
         Also destroys what no process holds at the listening `ports` (TIME-WAIT, being closed),
         which would keep a listener without SO_REUSEADDR from its port: give the old incarnation's
-        listening sockets. The other ends get a reset, so they should be locked. Raises DriverError naming the one that could not be destroyed.
+        listening sockets. The other ends get a reset, so they should be locked. Raises DriverError
+        naming the one that could not be destroyed.
         """

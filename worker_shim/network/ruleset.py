@@ -26,8 +26,12 @@ def table_of(name: str) -> str:
     return f"{PREFIX}_{slug}_{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
-def lock_script(name: str, sockets: Sockets) -> str:
-    """One transaction that replaces the worker's table by one for these sockets."""
+def lock_script(name: str, sockets: Sockets, *, replace: bool) -> str:
+    """One transaction that makes the worker's table for these sockets.
+
+    Without `replace` it fails when there is one. Deleting makes the kernel wait until no packet is
+    inside the old rules, some 15 ms; a first lock, on which the job waits, has nothing to delete.
+    """
     table = table_of(name)
     rules: list[str] = []
     sets: list[str] = []
@@ -49,7 +53,7 @@ def lock_script(name: str, sockets: Sockets) -> str:
         rules.append("    tcp dport @ports counter drop")
     return "\n".join(
         [
-            remove_script(name),
+            remove_script(name) if replace else f"create table inet {table}",
             f"table inet {table} {{",
             *sets,
             "  chain input {",
