@@ -1,0 +1,126 @@
+"""Descriptors that CRIU cannot dump or restore."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+
+from coordinator.core.model import Finding, Severity
+from worker_shim.process.view import Descriptor, ProcessView, TreeView
+
+# Kinds of anonymous inodes that CRIU 4.2 dumps (criu/files.c, dump_one_file).
+_KNOWN_ANONYMOUS = ("eventfd", "eventpoll", "signalfd", "timerfd", "inotify", "fanotify", "pidfd")
+
+# Link text without brackets: code, what it is, what to do.
+_ANONYMOUS = {
+    "io_uring": (
+        "io_uring",
+        "an io_uring, which CRIU cannot dump",
+        "start it below `allstop shim run`, which makes libraries fall back to epoll",
+    ),
+    "infinibandevent": (
+        "infiniband",
+        "an RDMA event channel",
+        "set NCCL_IB_DISABLE=1, or wait for the version that tears NCCL down before a dump",
+    ),
+    "perf_event": ("perf_event", "a perf event counter", "end the profiler"),
+    "userfaultfd": ("userfaultfd", "a userfaultfd", "turn off what handles page faults itself"),
+}
+
+_MEMORY_MAJOR = 1
+_MEMORY_MINORS = (3, 5, 7, 8, 9)  # null zero full random urandom
+_TERMINAL_MAJORS = (4, 5, *range(136, 144))
+
+
+def check(tree: TreeView) -> Iterator[Finding]:
+    """Look at every descriptor of every process."""
+    for process in tree.processes:
+        mounts = _mounts(process)
+        for descriptor in process.descriptors:
+            if descriptor.target.startswith("anon_inode:"):
+                yield from _anonymous(process, descriptor)
+            elif descriptor.target.startswith("/") and not descriptor.target.startswith("/memfd:"):
+                yield from _path(process, descriptor, mounts)
+
+
+def _anonymous(process: ProcessView, descriptor: Descriptor) -> Iterator[Finding]:
+    kind = descriptor.target.removeprefix("anon_inode:").strip("[]")
+    has = f"has descriptor {descriptor.number} on"
+    if kind in _ANONYMOUS:
+        code, what, advice = _ANONYMOUS[kind]
+        yield process.finding(Severity.REFUSE, code, f"{has} {what}", advice)
+    elif kind in ("inotify", "fanotify"):
+        yield process.finding(
+            Severity.WARN,
+            kind,
+            f"watches files by {kind}, which some file systems (overlayfs) do not let CRIU restore",
+            "turn the watching off if a dump fails",
+        )
+    elif kind.startswith("bpf"):
+        yield process.finding(
+            Severity.REFUSE, "bpf", f"{has} a {kind}", "end the tracer or monitor"
+        )
+    elif kind not in _KNOWN_ANONYMOUS:
+        yield process.finding(
+            Severity.REFUSE,
+            "descriptor",
+            f"{has} {descriptor.target}, which CRIU does not know",
+            "turn off the feature that opens it",
+        )
+
+
+def _path(
+    process: ProcessView, descriptor: Descriptor, mounts: frozenset[int]
+) -> Iterator[Finding]:
+    has = f"has descriptor {descriptor.number} on {descriptor.target}"
+    if descriptor.mount >= 0 and mounts and descriptor.mount not in mounts:
+        yield process.finding(
+            Severity.REFUSE,
+            "mount",
+            f"{has}, opened in another mount namespace, so its path means nothing here",
+            "close it before the worker starts, or start the worker by `allstop shim run`",
+        )
+        return
+    device = _device(process.process.pid, descriptor)
+    if device is None:
+        return
+    if descriptor.target.startswith("/dev/nvidia"):
+        yield process.finding(
+            Severity.REFUSE, "gpu", has, "GPU ranks are not supported yet by this version"
+        )
+    elif descriptor.target.startswith("/dev/infiniband/"):
+        yield process.finding(
+            Severity.REFUSE,
+            "infiniband",
+            has,
+            "RDMA state is in the network card: set NCCL_IB_DISABLE=1 (gloo: GLOO_SOCKET_IFNAME)",
+        )
+    elif os.major(device) in _TERMINAL_MAJORS:
+        yield process.finding(
+            Severity.REFUSE,
+            "tty",
+            f"{has}, a terminal",
+            "start it with stdin from /dev/null and output to a file, as `allstop shim run` does",
+        )
+    elif os.major(device) != _MEMORY_MAJOR or os.minor(device) not in _MEMORY_MINORS:
+        yield process.finding(
+            Severity.REFUSE,
+            "device",
+            f"{has}, a device whose state is in its driver",
+            "turn off the feature that opens it",
+        )
+
+
+def _device(pid: int, descriptor: Descriptor) -> int | None:
+    """Number of the character device behind the descriptor; None when it is something else."""
+    try:
+        status = os.stat(f"/proc/{pid}/fd/{descriptor.number}")
+    except OSError:
+        return None
+    return status.st_rdev if stat.S_ISCHR(status.st_mode) else None
+
+
+def _mounts(process: ProcessView) -> frozenset[int]:
+    lines = process.read("mountinfo").splitlines()
+    return frozenset(int(line.split(" ", 1)[0]) for line in lines)

@@ -1,0 +1,127 @@
+"""Sockets that CRIU cannot dump, and unix sockets whose other end is outside the tree."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+from coordinator.core.model import Finding, Severity
+from worker_shim.process.view import Descriptor, ProcessView, TreeView
+
+# What the kernel calls the protocols that are carried (struct proto.name of each family).
+_CARRIED = ("TCP", "TCPv6", "UDP", "UDPv6", "UDP-Lite", "UDPLITEv6", "UNIX", "UNIX-STREAM")
+
+_NOT_CARRIED = {
+    "NETLINK": ("netlink", "a netlink socket", "close it once the network was asked"),
+    "PACKET": ("packet_socket", "a packet socket", "end the packet capture"),
+    "RAW": ("raw_socket", "a raw socket", "close it (ping and the like)"),
+    "RAWv6": ("raw_socket", "a raw socket", "close it (ping and the like)"),
+    "AF_VSOCK": ("vsock", "a vsock to the hypervisor", "turn off the guest agent's client"),
+}
+
+# <linux/sock_diag.h>, <linux/unix_diag.h>, <linux/netlink.h>
+_SOCK_DIAG_BY_FAMILY = 20
+_NETLINK_SOCK_DIAG = 4
+_NLM_F_REQUEST_DUMP = 0x301
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_UDIAG_SHOW_PEER = 4
+_UNIX_DIAG_PEER = 2
+_CONNECTED_TYPES = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
+_ANSWER_BYTES = 1 << 18
+_ANSWERS_MAX = 10_000
+
+
+def check(tree: TreeView) -> Iterator[Finding]:
+    """Look at every socket of every process."""
+    unix: list[tuple[ProcessView, Descriptor]] = []
+    for process, descriptor in tree.all_descriptors():
+        if not descriptor.inode("socket"):
+            continue
+        protocol = _protocol(process.process.pid, descriptor)
+        if protocol.startswith("UNIX"):
+            unix.append((process, descriptor))
+        elif protocol and protocol not in _CARRIED:
+            code, what, advice = _NOT_CARRIED.get(
+                protocol,
+                ("socket", f"a socket of kind {protocol}", "turn off the feature that opens it"),
+            )
+            yield process.finding(
+                Severity.REFUSE, code, f"has descriptor {descriptor.number} on {what}", advice
+            )
+    if unix:
+        yield from _to_outside(tree, unix)
+
+
+def _to_outside(tree: TreeView, unix: list[tuple[ProcessView, Descriptor]]) -> Iterator[Finding]:
+    peers = unix_peers()
+    for process, descriptor in unix:
+        peer = peers.get(descriptor.inode("socket"), 0)
+        if peer and peer not in tree.socket_inodes:
+            yield process.finding(
+                Severity.REFUSE,
+                "unix_socket",
+                f"has descriptor {descriptor.number} connected by a unix socket to a process"
+                f" outside the tree (peer inode {peer}: `ss -xp` names it)",
+                "turn that client off (D-Bus, nscd, a monitoring agent), or run both in the worker",
+            )
+
+
+def unix_peers() -> dict[int, int]:
+    """Peer inode of every connected stream socket of this network namespace, by inode.
+
+    /proc/net/unix does not tell peers, so the kernel is asked by sock_diag. Empty when it does not
+    answer that (CONFIG_UNIX_DIAG), which CRIU needs too and complains about better than we could.
+    """
+    peers: dict[int, int] = {}
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as netlink:
+            netlink.settimeout(2.0)
+            request = struct.pack(
+                "=BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _UDIAG_SHOW_PEER, 0, 0
+            )
+            header = struct.pack(
+                "=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0
+            )
+            netlink.send(header + request)
+            for _ in range(_ANSWERS_MAX):
+                if not _read_answer(netlink.recv(_ANSWER_BYTES), peers):
+                    break
+    except OSError:
+        return peers
+    return peers
+
+
+def _read_answer(answer: bytes, peers: dict[int, int]) -> bool:
+    """Take the sockets of one datagram; False when it was the last."""
+    at = 0
+    while at + 16 <= len(answer):
+        length, kind = struct.unpack_from("=IH", answer, at)
+        if kind in (_NLMSG_DONE, _NLMSG_ERROR) or length < 16:
+            return False
+        _, socket_type, _, _, inode = struct.unpack_from("=BBBBI", answer, at + 16)
+        peer = _peer(answer[at + 32 : at + length])
+        if peer and socket_type in _CONNECTED_TYPES:
+            peers[inode] = peer
+        at += (length + 3) & ~3
+    return True
+
+
+def _peer(attributes: bytes) -> int:
+    at = 0
+    while at + 8 <= len(attributes):
+        length, kind = struct.unpack_from("=HH", attributes, at)
+        if kind == _UNIX_DIAG_PEER:
+            return int(struct.unpack_from("=I", attributes, at + 4)[0])
+        at += max(4, (length + 3) & ~3)
+    return 0
+
+
+def _protocol(pid: int, descriptor: Descriptor) -> str:
+    """The kernel's name of the socket's protocol; empty when the socket has gone."""
+    try:
+        name = os.getxattr(f"/proc/{pid}/fd/{descriptor.number}", "system.sockprotoname")
+    except OSError:
+        return ""
+    return name.rstrip(b"\0").decode()
