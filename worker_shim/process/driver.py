@@ -188,13 +188,16 @@ class LinuxProcessDriver:
 
 
 def _end_next(root_pid: int, left: list[TreeProcess]) -> None:
-    """Kill all but the root, which is only stopped; kill the root when it is alone."""
+    """Kill all but the root, which is stopped first so that it does not react to their end.
+
+    The root is killed when it is alone.
+    """
     others = [process for process in left if process.pid != root_pid and _lives(process)]
-    for process in others:
-        proc.send(process, signal.SIGKILL)
     for process in left:
         if process.pid == root_pid:
             proc.send(process, signal.SIGSTOP if others else signal.SIGKILL)
+    for process in others:
+        proc.send(process, signal.SIGKILL)
 
 
 def _lives(process: TreeProcess) -> bool:
