@@ -30,6 +30,7 @@ NO_PLUGINS = "no-plugins"
 GHOST_LIMIT = "512M"  # CRIU's own default is 1 MiB; a DataLoader's shared memory is more
 CLEAN_UP_S = 5.0
 UNTRACED_S = 2.0
+STOPPED_S = 5.0
 
 # Both ways. Cgroups are the node's business: the tree is restored into the shim's.
 COMMON = ("--tcp-established", "--file-locks", "--ext-unix-sk", "--manage-cgroups=ignore", "-v2")
@@ -102,7 +103,7 @@ class CriuDriver:
             finished = await self._criu(("restore", *RESTORING), source, RESTORE_LOG, until)
             if finished.exit_code != 0:
                 raise _failure("restore", where, finished, source / RESTORE_LOG)
-            _require_stopped_children(facts)
+            await _require_stopped_children(facts)
         except BaseException as error:
             await tasks.end_new(facts.pids, before, deadline_s=CLEAN_UP_S)
             _add_log(error, source / RESTORE_LOG)
@@ -169,7 +170,7 @@ def _tree(root_pid: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _require_stopped_children(facts: ImageFacts) -> None:
+async def _require_stopped_children(facts: ImageFacts) -> None:
     """Prove what the port promises, by looking."""
     parent = tasks.parent_of(facts.root_pid)
     if parent != os.getpid():
@@ -177,11 +178,7 @@ def _require_stopped_children(facts: ImageFacts) -> None:
             f"the restored process {facts.root_pid} has parent {parent}, not this shim",
             advice="start criu as a direct child of the shim",
         )
-    running = {
-        task: state
-        for task, state in tasks.states(facts.pids).items()
-        if state not in tasks.STOPPED_STATES
-    }
+    running = await tasks.wait_stopped(facts.pids, deadline_s=STOPPED_S)
     if running:
         raise DriverError(
             f"restored tasks are not stopped: {running}",

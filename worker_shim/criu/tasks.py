@@ -65,6 +65,23 @@ def traced(pids: Iterable[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
+async def wait_stopped(pids: Iterable[int], *, deadline_s: float) -> dict[int, str]:
+    """Wait until every task of these processes is stopped; return those that are not in time.
+
+    CRIU ends when it has sent SIGSTOP to what it restored, which takes effect before the task runs
+    a single instruction of its own, but not before CRIU has ended.
+    """
+    until = time.monotonic() + deadline_s
+    everyone = tuple(pids)
+    while True:
+        moving = {
+            task: state for task, state in states(everyone).items() if state not in STOPPED_STATES
+        }
+        if not moving or time.monotonic() >= until:
+            return moving
+        await asyncio.sleep(POLL_S)
+
+
 async def wait_untraced(pids: Iterable[int], *, deadline_s: float) -> None:
     """Wait until nobody traces these processes, or the time has run out."""
     until = time.monotonic() + deadline_s

@@ -34,6 +34,7 @@ class Node:
     def __init__(self, host: Host, criu_path: str) -> None:
         self.host = host
         self.took_ms = 0.0
+        self.files: Any = ()  # what `files.cut` answered, for the node that takes the worker
         self.times: dict[str, list[float]] = {}
         env = {**os.environ, "ALLSTOP_CRIU": criu_path, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
         self._shim = host.popen(
