@@ -357,29 +357,34 @@ class FakeShim:
     def record_of(self, order: shim_pb2.Order) -> WorkerRecord:
         """What a worker puts into a snapshot."""
         state = self.workers[order.job, order.worker]
-        return WorkerRecord(
-            job=order.job,
-            worker=order.worker,
-            node=self.node,
-            address=self.facts.address,
-            root_pid=state.root_pid,
-            highest_pid=1000 + len(state.ranks),
-            ranks=state.ranks,
-            image_bytes=1_000_000,
-            memory_bytes=2_000_000,
-            manifest="",
-            manifest_digest="",
-            connections=(Endpoint(self.facts.address, 29500, "10.9.0.250", 40000),),
-            programs=(PROGRAM,),
-            architecture="x86_64",
-            cpu_flags=FLAGS,
-            kernel="6.12.0",
-            criu_version="4.2.1",
-            store="store-1",
-            held_ms=0,
-            dump_ms=3,
-            command=state.command,
-        )
+        return worker_record(self.facts, state)
+
+
+def worker_record(facts: NodeFacts, state: WorkerState) -> WorkerRecord:
+    """What a worker puts into a snapshot, but for the manifest."""
+    return WorkerRecord(
+        job=state.job,
+        worker=state.worker,
+        node=facts.node,
+        address=facts.address,
+        root_pid=state.root_pid,
+        highest_pid=1000 + len(state.ranks),
+        ranks=state.ranks,
+        image_bytes=1_000_000,
+        memory_bytes=2_000_000,
+        manifest="",
+        manifest_digest="",
+        connections=(Endpoint(facts.address, 29500, "10.9.0.250", 40000),),
+        programs=(PROGRAM,),
+        architecture="x86_64",
+        cpu_flags=FLAGS,
+        kernel="6.12.0",
+        criu_version="4.2.1",
+        store="store-1",
+        held_ms=0,
+        dump_ms=3,
+        command=state.command,
+    )
 
 
 def phase_of(number: Any) -> Phase:

@@ -1,0 +1,211 @@
+"""Writes: one of a job after another, each answered; lost answers settled by looking."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.core import commands, events
+from coordinator.core.errors import AllstopError, Fenced
+from coordinator.core.model import (
+    AttemptRecord,
+    AttemptState,
+    Cut,
+    JobRecord,
+    RankState,
+    Snapshot,
+    WorkerState,
+)
+from coordinator.server.writer import LANE_MAX, Writer
+from coordinator.store.memory import Fault, MemoryStore
+from tests.support.fake_shim import facts_of, worker_record
+
+JOB = JobRecord("llm", workers=1, world_size=1, incarnation=1)
+ATTEMPT = AttemptRecord(
+    attempt="llm-20261129-120000-aaaaaa",
+    job="llm",
+    state=AttemptState.ADMITTING,
+    epoch=2,
+    incarnation=1,
+    cut=Cut.STEP,
+    stop=False,
+    target=0,
+    deadline_s=60,
+    requested_unix_s=1000.0,
+    reason="asked",
+)
+RANK = RankState(rank=0, local_rank=0, pid=1001, boundary=7, parked=True)
+WORKER = WorkerState("llm", 0, 1, "held", 1, 1000, 1, ranks=(RANK,))
+RECORD = replace(
+    worker_record(facts_of("node-1"), WORKER), manifest="llm/a/0", manifest_digest="0" * 64
+)
+SNAPSHOT = Snapshot(
+    snapshot=ATTEMPT.attempt,
+    job="llm",
+    epoch=2,
+    incarnation=1,
+    world_size=1,
+    step=7,
+    cut=Cut.STEP,
+    workers=(RECORD,),
+    image_bytes=RECORD.image_bytes,
+    digest="d",
+    committed_unix_s=9.0,
+)
+COMMIT = commands.CommitSnapshot(SNAPSHOT, replace(ATTEMPT, state=AttemptState.COMMITTED))
+
+
+class Desk:
+    """A writer over a memory store, and what it told."""
+
+    def __init__(self, store: Any = None) -> None:
+        self.store = store or MemoryStore()
+        self.told: list[events.Event] = []
+        self.stopped: list[AllstopError] = []
+        self.writer = Writer(
+            self.store,
+            self.told.append,
+            self.stopped.append,
+            lambda job: JOB,
+            settle_pause_s=0.0,
+            write_deadline_s=0.5,
+        )
+
+    async def write(self, *written: commands.Command) -> list[events.Event]:
+        for command in written:
+            self.writer.write(command)
+        await self.writer.drain(5.0)
+        return self.told
+
+
+async def committed(fault: Fault | None, key_part: str = "/snapshots/") -> Desk:
+    """A desk whose commit met this fault."""
+    desk = Desk()
+    await desk.write(commands.PutAttempt(ATTEMPT))
+    if fault is not None:
+        desk.store.memory.fail_next(fault, key_part)
+    await desk.write(COMMIT)
+    return desk
+
+
+async def test_a_job_is_recorded_before_its_first_attempt() -> None:
+    desk = Desk()
+    assert await desk.write(commands.PutAttempt(ATTEMPT)) == [
+        events.AttemptStored(ATTEMPT.attempt, "ADMITTING")
+    ]
+    loaded = await desk.store.load()
+    assert loaded.jobs == (JOB,)
+    assert loaded.attempts == (ATTEMPT,)
+
+
+async def test_a_commit_that_went_through() -> None:
+    desk = await committed(None)
+    assert desk.told[-1] == events.SnapshotCommitted(ATTEMPT.attempt)
+    assert (await desk.store.snapshot(ATTEMPT.attempt)).step == 7
+
+
+@pytest.mark.parametrize(
+    ("fault", "there"),
+    [
+        (Fault.REFUSED, False),
+        (Fault.LOST_NOT_APPLIED, False),
+        (Fault.LOST_APPLIED, True),
+        (Fault.LOST_APPLIED_LATER, False),
+    ],
+)
+async def test_a_commit_whose_answer_was_lost_is_settled(fault: Fault, there: bool) -> None:
+    desk = await committed(fault)
+    desk.store.memory.deliver()  # what was still under way arrives now: it must not count
+    answer = desk.told[-1]
+    found = (await desk.store.show(ATTEMPT.attempt)).snapshot
+    assert (found is not None) == there
+    if there:
+        assert answer == events.SnapshotCommitted(ATTEMPT.attempt)
+    else:
+        assert isinstance(answer, events.CommitRefused)
+        assert answer.failure.definite
+    assert len(desk.told) == 2
+
+
+async def test_settling_goes_on_while_the_store_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+    await desk.write(commands.PutAttempt(ATTEMPT))
+    desk.store.memory.fail_next(Fault.LOST_APPLIED, "/snapshots/")
+    real, failures = desk.store.find_commit, [1, 2, 3]
+
+    async def flaky(job: str, attempt: str) -> Snapshot | None:
+        if failures:
+            failures.pop()
+            raise TimeoutError
+        found: Snapshot | None = await real(job, attempt)
+        return found
+
+    monkeypatch.setattr(desk.store, "find_commit", flaky)
+    await desk.write(COMMIT)
+    assert not failures
+    assert desk.told[-1] == events.SnapshotCommitted(ATTEMPT.attempt)
+
+
+async def test_a_refused_attempt_says_so() -> None:
+    desk = Desk()
+    desk.store.memory.fail_next(Fault.LOST_NOT_APPLIED, "/attempts/")
+    (told,) = await desk.write(commands.PutAttempt(ATTEMPT))
+    assert isinstance(told, events.StoreRefused)
+    assert (told.action, told.failure.definite) == (ATTEMPT.attempt, False)
+    assert told.failure.job == "llm"
+
+
+async def test_a_replaced_leader_stops_and_says_nothing_to_the_core() -> None:
+    desk = Desk()
+    desk.store.fence.lose("another came")
+    assert await desk.write(commands.PutAttempt(ATTEMPT)) == []
+    assert [type(why) for why in desk.stopped] == [Fenced]
+
+
+async def test_writes_of_a_job_keep_their_order() -> None:
+    states = [AttemptState.ADMITTING, AttemptState.HOLDING, AttemptState.PARKING]
+    desk = Desk()
+    told = await desk.write(
+        *(commands.PutAttempt(replace(ATTEMPT, state=state)) for state in states)
+    )
+    assert [event.state for event in told if isinstance(event, events.AttemptStored)] == states
+
+
+class Deaf:
+    """A store that never answers."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def never(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        return never
+
+
+async def test_a_store_that_never_answers_is_a_bounded_and_indefinite_error() -> None:
+    desk = Desk(Deaf())
+    (told,) = await desk.write(commands.PutAttempt(replace(ATTEMPT, state=AttemptState.HOLDING)))
+    assert isinstance(told, events.StoreRefused)
+    assert not told.failure.definite
+
+
+async def test_a_flood_of_writes_is_refused_not_queued() -> None:
+    desk = Desk(Deaf())
+    for _ in range(LANE_MAX + 2):
+        desk.writer.write(commands.PutAttempt(ATTEMPT))
+    refused = [event for event in desk.told if isinstance(event, events.StoreRefused)]
+    assert len(refused) == 2
+    assert all(event.failure.definite for event in refused)
+    await desk.writer.close()
+
+
+async def test_nodes_are_published_and_forgotten() -> None:
+    desk = Desk()
+    for index in range(3):
+        desk.writer.publish(facts_of(f"node-{index}"))
+    desk.writer.forget("node-1")
+    await desk.writer.drain(5.0)
+    assert {facts.node for facts in await desk.store.nodes()} == {"node-0", "node-2"}
