@@ -103,7 +103,7 @@ async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     await worker.kill(deadline_s=deadline.left_s)
     worker.action, worker.held_since = order.action, None
     ends = tuple(dict.fromkeys((*old, *new, *restoration.record.connections)))
-    cleared = await drivers.network.clear(ends, deadline_s=deadline.left_s)
+    cleared = await drivers.network.clear(ends, deadline_s=deadline.left_s, ports=lock.listening)
     aside = await asyncio.to_thread(
         drivers.files.roll_back,
         restoration.manifest.open_files,

@@ -126,9 +126,10 @@ class Stream:
             queue.put_nowait(self._handler.hello())
             self._call = stub.Attach(_requests(queue))
             try:
-                await self._welcome()
+                messages = aiter(self._call)
+                await self._welcome(messages)
                 welcomed, self._outgoing, self.trouble = True, queue, ""
-                async for message in self._call:
+                async for message in messages:
                     self._handler.on_message(message)
                 self._lost(address, "the coordinator ended the stream")
             except (AllstopError, TimeoutError) as error:
@@ -140,15 +141,18 @@ class Stream:
                     raise
                 self._overflowed = False
                 self._lost(address, f"{OUTGOING_MAX} messages were waiting: too slow")
+            except Exception as error:  # whatever it is, the worker must not die of it
+                log.exception("the stream met an unexpected error")
+                self._lost(address, f"{type(error).__name__}: {error}")
             finally:
                 self._outgoing = None
                 self._call.cancel()
         return welcomed
 
-    async def _welcome(self) -> None:
+    async def _welcome(self, messages: AsyncIterator[shim_pb2.CoordinatorMessage]) -> None:
         async with asyncio.timeout(self._welcome_s):
-            first = await self._call.read()
-        if first is grpc.aio.EOF or not isinstance(first, shim_pb2.CoordinatorMessage):
+            first = await anext(messages, None)
+        if first is None:
             raise LinkError("the coordinator ended the stream before its Welcome")
         if not first.HasField("welcome"):
             raise LinkError(f"the first message was {first.WhichOneof('body')}, not Welcome")
