@@ -117,4 +117,9 @@ class Deployment:
 
 def allstop(verb: str) -> list[str]:
     """The command line of one of allstop's verbs, by this Python."""
-    return [sys.executable, "-m", "coordinator.cli.main", verb]
+    return [*allstop_python("coordinator.cli.main"), verb]
+
+
+def allstop_python(module: str) -> list[str]:
+    """A module run by this Python."""
+    return [sys.executable, "-m", module]

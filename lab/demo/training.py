@@ -81,5 +81,12 @@ def run_undisturbed(options: DemoOptions, root: Path) -> dict[str, Any]:
 
 def clean_environment() -> dict[str, str]:
     """This process's environment without anything of a launcher's."""
-    launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    launcher = (
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    )
     return {name: value for name, value in os.environ.items() if name not in launcher}

@@ -1,0 +1,164 @@
+"""Pause ratio and restore ratio: allstop against bare CRIU on the same trees, in the same run."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.standstill import StepWatch
+from coordinator.api.client import OperatorClient
+from coordinator.core.errors import SetupError
+from coordinator.core.model import Snapshot
+from coordinator.core.view import JobView
+from lab.cluster import Lab
+from lab.demo.options import JOB, DemoOptions
+from lab.demo.story import Story
+from lab.deployment import allstop_python
+from lab.host import DISK, Host
+
+ROUNDS = 5
+WARM_STEPS = 20
+SETTLE_STEPS = 12
+EPOCHS = 10_000  # never ends by itself
+START_S_MAX = 180.0
+STEPS_S_MAX = 120.0
+BARE_S_MAX = 300.0
+
+
+@dataclass(frozen=True)
+class ImageRound:
+    """One round: a checkpoint, the same by bare criu, a restore, the same by bare criu."""
+
+    standstill_ms: float  # seen from outside: gap between two steps, less a usual step
+    held_ms: int  # as allstop reports it
+    bare_dump_ms: float
+    restore_ms: int
+    bare_restore_ms: float
+    image_bytes: int
+
+    @property
+    def pause_ratio(self) -> float:
+        """Time the job stood still over the slowest bare dump."""
+        return self.standstill_ms / self.bare_dump_ms
+
+    @property
+    def restore_ratio(self) -> float:
+        """From the request until every worker runs, over the slowest bare restore."""
+        return self.restore_ms / self.bare_restore_ms
+
+
+def measure(rounds: int = ROUNDS) -> list[ImageRound]:
+    """Run the demo's job in a lab and do `rounds` rounds; takes about 20 s each."""
+    root = Path(tempfile.mkdtemp(prefix="allstop-bench-"))
+    try:
+        options = DemoOptions(epochs=EPOCHS, spares=0, loader_workers=0)
+        with Lab(root / "lab", options.busy) as lab:
+            return asyncio.run(_measure(Story(options, lab, root, lambda text: None), rounds))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+async def _measure(story: Story, rounds: int) -> list[ImageRound]:
+    story.start()
+    found = []
+    async with OperatorClient([story.deployment.socket]) as client:
+        step = await story.reach(client, WARM_STEPS, START_S_MAX)
+        for index in range(rounds):
+            found.append(await _round(story, client, step, index))
+            step = await story.reach(client, found_step(await client.jobs()) + 1, STEPS_S_MAX)
+    return found
+
+
+async def _round(story: Story, client: OperatorClient, step: int, index: int) -> ImageRound:
+    hosts = [story.lab.hosts[name] for name in story.options.busy]
+    step = await story.reach(client, step + SETTLE_STEPS, STEPS_S_MAX)
+    pages = [
+        Path(f"/proc/{host.init_pid}/root/run/allstop/{JOB}/{worker}/page")
+        for worker, host in enumerate(hosts)
+    ]
+    with StepWatch(pages, story.options.ranks_per_node) as watch:
+        await story.reach(client, step + SETTLE_STEPS, STEPS_S_MAX)
+        attempt, snapshot = await story.checkpoint(client)
+        step = await story.reach(client, snapshot.step + SETTLE_STEPS, STEPS_S_MAX)
+    bare_dump_ms = await asyncio.to_thread(
+        _bare_dump, hosts, [worker.root_pid for worker in snapshot.workers], index
+    )
+    await story.reach(client, step + SETTLE_STEPS, STEPS_S_MAX)
+    restore_ms = (await story.restore(client))[1]
+    bare_restore_ms = await asyncio.to_thread(_bare_restore, story, snapshot)
+    return ImageRound(
+        standstill_ms=watch.standstill_ms(),
+        held_ms=attempt.pause_ms,
+        bare_dump_ms=bare_dump_ms,
+        restore_ms=restore_ms,
+        bare_restore_ms=bare_restore_ms,
+        image_bytes=snapshot.image_bytes,
+    )
+
+
+def found_step(views: Sequence[JobView]) -> int:
+    """The job's step."""
+    return next(view.step for view in views if view.job.job == JOB)
+
+
+def _bare_dump(hosts: Sequence[Host], root_pids: Sequence[int], index: int) -> float:
+    """The slowest of the hosts, all started together."""
+    directory = DISK / f"bare-{index}"
+    runs = [
+        _start(host, "dump", str(pid), str(directory))
+        for host, pid in zip(hosts, root_pids, strict=True)
+    ]
+    took_ms = _finish(runs)
+    for host in hosts:
+        shutil.rmtree(host.disk / directory.name)
+    return took_ms
+
+
+def _bare_restore(story: Story, snapshot: Snapshot) -> float:
+    """In hosts of another lab that have the same names, addresses and paths, and nothing else."""
+    root = story.root / "twin"
+    try:
+        with Lab(root, story.options.busy) as twin:
+            runs = [
+                _start(
+                    twin.hosts[worker.node],
+                    *("restore", str(story.deployment.store)),
+                    *(worker.manifest, worker.manifest_digest, str(DISK / "bare")),
+                )
+                for worker in snapshot.workers
+            ]
+            return _finish(runs)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _start(host: Host, *arguments: str) -> subprocess.Popen[Any]:
+    return host.popen(
+        [*allstop_python("bench.bare"), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _finish(runs: Sequence[subprocess.Popen[Any]]) -> float:
+    """Wait until all are ready, let them go at once, and return the longest time."""
+    for run in runs:
+        if run.stdout is None or run.stdin is None or run.stdout.readline().strip() != "ready":
+            raise SetupError(f"bare criu did not get ready (exit code {run.poll()})")
+    for run in runs:
+        run.stdin.write("go\n")  # type: ignore[union-attr]
+        run.stdin.flush()  # type: ignore[union-attr]
+    times = []
+    for run in runs:
+        out, _ = run.communicate(timeout=BARE_S_MAX)
+        if run.returncode != 0:
+            raise SetupError(f"bare criu failed with exit code {run.returncode}")
+        times.append(float(out.split("took ")[1].split()[0]))
+    return max(times)

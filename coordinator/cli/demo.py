@@ -1,0 +1,39 @@
+"""`allstop demo`: the whole story on this machine, with nothing left behind."""
+
+from __future__ import annotations
+
+import json
+
+import click
+from rich.console import Console
+
+from coordinator.core.model import Cut
+
+
+@click.command()
+@click.option("--nodes", default=2, show_default=True, help="Busy nodes.")
+@click.option("--ranks-per-node", default=2, show_default=True)
+@click.option("--spares", default=1, show_default=True, help="Nodes that wait for a worker.")
+@click.option("--checkpoint-at", default=60, show_default=True, help="Step to checkpoint after.")
+@click.option(
+    "--kill", default="", metavar="NODE", help="Node to lose; default: the last busy one."
+)
+@click.option("--cut", type=click.Choice([str(cut) for cut in Cut]), default="step")
+@click.option("--keep", is_flag=True, help="Leave the cluster up to explore until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+def demo(as_json: bool, cut: str, **options: object) -> None:
+    """Train on two nodes, checkpoint, lose a node, restore on the spare, compare bit by bit.
+
+    Needs root, CRIU and etcd (`make tools`) and PyTorch; `make demo` sees to all of it.
+    """
+    from lab.demo.options import DemoOptions
+    from lab.demo.report import show
+    from lab.demo.run import run_demo
+
+    people = Console(stderr=True, highlight=False, soft_wrap=True)
+    report = run_demo(DemoOptions(cut=Cut(cut), **options), people.print)  # type: ignore[arg-type]
+    show(report, people)
+    if as_json:
+        click.echo(json.dumps(report.to_fields()))
+    if not report.bit_exact:
+        raise SystemExit(1)

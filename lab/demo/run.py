@@ -1,0 +1,87 @@
+"""Set the stage for the demo, play it, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from coordinator.core.errors import AllstopError, SetupError
+from lab.cluster import Lab
+from lab.demo.options import JOB, DemoOptions
+from lab.demo.report import DemoReport
+from lab.demo.story import Say, Story
+from lab.errors import LabError, LabUnavailable
+
+
+def run_demo(options: DemoOptions, say: Say) -> DemoReport:
+    """Play the demo and return what was measured; blocks for a minute or two.
+
+    Raises SetupError where this machine cannot play it, AllstopError when the story went wrong.
+    Nothing is left behind, also on Ctrl-C and SIGTERM: every process, namespace, link and mount
+    lives below the lab's control host, which ends with this process.
+    """
+    with terminated_as_interrupted(), stage() as root:
+        try:
+            with Lab(root / "lab", [*options.busy, *options.spare]) as lab:
+                story = Story(options, lab, root, say)
+                report = asyncio.run(story.play())
+                if options.keep:
+                    keep(story, say)
+                return report
+        except LabUnavailable as missing:
+            raise SetupError(str(missing), advice="run as root on Linux: `make demo`") from missing
+        except LabError as failed:
+            raise AllstopError(str(failed)) from failed
+
+
+@contextlib.contextmanager
+def stage() -> Iterator[Path]:
+    """A private directory for everything the demo writes; removed at the end.
+
+    ALLSTOP_DEMO_DIRECTORY says where it is made (default: the system's temporary directory).
+    """
+    parent = os.environ.get("ALLSTOP_DEMO_DIRECTORY") or None
+    root = Path(tempfile.mkdtemp(prefix="allstop-demo-", dir=parent))
+    try:
+        yield root
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Treat SIGTERM and SIGHUP as Ctrl-C, so that what was made is taken down."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {
+        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def keep(story: Story, say: Say) -> None:
+    """Leave the cluster up to explore until Ctrl-C."""
+    program = Path(sys.executable).with_name("allstop")
+    say("the cluster stays up; in another terminal:")
+    say(f"  export ALLSTOP_COORDINATOR={story.deployment.socket}")
+    for verb in ("jobs", "nodes", f"snapshots {JOB}"):
+        say(f"  {program} {verb}")
+    for host in story.lab.hosts.values():
+        if host.alive:
+            say(f"  nsenter -t {host.init_pid} -a    # a shell on {host.name}")
+    say("Ctrl-C ends it")
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()

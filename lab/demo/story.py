@@ -1,0 +1,269 @@
+"""The demo, act by act. Every number in its report is measured here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coordinator.api.client import OperatorClient
+from coordinator.core.errors import AllstopError, SetupError
+from coordinator.core.model import AttemptRecord, RestoreRecord, Snapshot
+from lab.cluster import Lab
+from lab.demo.options import JOB, DemoOptions
+from lab.demo.report import DemoReport, Move, SnapshotSummary
+from lab.demo.training import environment, read_result, run_undisturbed, torchrun
+from lab.deployment import Deployment
+from lab.host import Host
+
+START_TIMEOUT_S = 120.0
+LOSS_TIMEOUT_S = 60.0
+TRAIN_TIMEOUT_S = 600.0
+POLL_S = 0.05
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Story:
+    """One run of the demo in a started lab."""
+
+    options: DemoOptions
+    lab: Lab
+    root: Path
+    say: Say
+    deployment: Deployment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deployment = Deployment(self.lab, self.root)
+
+    @property
+    def result(self) -> Path:
+        """Where rank 0 writes what it ended with."""
+        return self.root / "result.json"
+
+    async def play(self) -> DemoReport:
+        """All acts; raises AllstopError naming what went wrong."""
+        self.start()
+        async with OperatorClient([self.deployment.socket]) as client:
+            await self.reach(client, self.options.checkpoint_at, START_TIMEOUT_S)
+            attempt, snapshot = await self.checkpoint(client)
+            await self.reach(client, snapshot.step + self.options.train_on, TRAIN_TIMEOUT_S)
+            lost_at_step, killed_at, noticed_at = await self.lose_a_node(client)
+            restored, recovery_ms = await self.restore(client)
+            kept = self.connections_kept(snapshot, restored)
+            await self.reach(client, lost_at_step + 1, TRAIN_TIMEOUT_S)
+            outage_ms = round((time.monotonic() - killed_at) * 1000)
+            await self.reach_end(client)
+        ended = read_result(self.result)
+        self.say("the same command again, undisturbed and without allstop, to compare")
+        undisturbed = await asyncio.to_thread(run_undisturbed, self.options, self.root)
+        return DemoReport(
+            world_size=snapshot.world_size,
+            snapshot=summary_of(snapshot),
+            killed_node=self.options.killed,
+            moved=moves_of(restored),
+            connections_kept=kept,
+            steps_repeated=lost_at_step - snapshot.step,
+            bit_exact=same_bits(ended, undisturbed),
+            final_loss=ended["final_loss"],
+            pause_ms=attempt.pause_ms,
+            raw_dump_ms=max(worker.dump_ms for worker in snapshot.workers),
+            recovery_ms=recovery_ms,
+            lost_after_ms=round((noticed_at - killed_at) * 1000),
+            outage_ms=outage_ms,
+            cut=str(self.options.cut),
+            digest=ended["digest"],
+            undisturbed_digest=undisturbed["digest"],
+            losses_compared=len(undisturbed["losses"]),
+        )
+
+    def start(self) -> None:
+        """Control plane, spare shims, and torchrun below a shim on every busy node."""
+        options, deployment = self.options, self.deployment
+        hosts = ", ".join(f"{host.name} {host.address}" for host in self.lab.hosts.values())
+        self.say(f"{len(self.lab.hosts)} nodes on one bridge: {hosts}")
+        deployment.start_control_plane()
+        for name in options.spare:
+            deployment.start_spare(self.lab.hosts[name])
+        for index, name in enumerate(options.busy):
+            deployment.start_worker(
+                self.lab.hosts[name],
+                JOB,
+                workers=options.nodes,
+                worker=index,
+                argv=torchrun(options, self.lab, index, self.result),
+                env=environment(),
+            )
+        self.say(
+            f"torchrun {options.nodes} x {options.ranks_per_node} starts digits_ddp.py, "
+            "which knows nothing of allstop"
+        )
+
+    async def reach(self, client: OperatorClient, step: int, timeout_s: float) -> int:
+        """Wait until the job has finished `step` steps; returns how many it has."""
+        deadline = time.monotonic() + timeout_s
+        seen = -1
+        while time.monotonic() < deadline:
+            self.check_processes()
+            seen = await self.step_of(client)
+            if seen >= step:
+                return seen
+            await asyncio.sleep(POLL_S)
+        raise SetupError(
+            f"the job is at step {seen}, step {step} was not reached in {timeout_s:.0f} s",
+            details=self.last_words(),
+        )
+
+    async def step_of(self, client: OperatorClient) -> int:
+        """The job's last step; -1 while the control plane or the job is not there yet."""
+        try:
+            views = await client.jobs()
+        except AllstopError:
+            return -1
+        return next((view.step for view in views if view.job.job == JOB), -1)
+
+    async def checkpoint(self, client: OperatorClient) -> tuple[AttemptRecord, Snapshot]:
+        """Take a checkpoint while the job trains."""
+        self.say("allstop checkpoint " + JOB)
+        last = None
+        async for event in client.checkpoint(JOB, cut=self.options.cut):
+            self.say(f"  {event.elapsed_ms:>6} ms  {event.state:<11} {event.reason}")
+            last = event
+        if last is None or last.snapshot is None or last.attempt is None:
+            raise SetupError("the checkpoint did not end in a snapshot", details=self.last_words())
+        return last.attempt, last.snapshot
+
+    async def lose_a_node(self, client: OperatorClient) -> tuple[int, float, float]:
+        """Pull the plug of one busy node; returns the job's last step, and two times."""
+        killed = self.options.killed
+        last_step = await self.step_of(client)
+        killed_at = time.monotonic()
+        self.lab.hosts[killed].power_off()
+        self.say(f"{killed} loses power at step {last_step}: shim, ranks and network are gone")
+        deadline = killed_at + LOSS_TIMEOUT_S
+        while time.monotonic() < deadline:
+            nodes = {view.facts.node: view for view in await client.nodes()}
+            if nodes[killed].state == "lost":
+                self.say(f"  coordinator: {killed} is lost: {nodes[killed].reason}")
+                return last_step, killed_at, time.monotonic()
+            await asyncio.sleep(POLL_S)
+        raise SetupError(f"{killed} was not noticed as lost in {LOSS_TIMEOUT_S:.0f} s")
+
+    async def restore(self, client: OperatorClient) -> tuple[RestoreRecord, int]:
+        """Put the snapshot back on the nodes that are left."""
+        self.say("allstop restore " + JOB)
+        began = time.monotonic()
+        last = None
+        async for event in client.restore(JOB):
+            self.say(f"  {event.elapsed_ms:>6} ms  {event.state:<11} {event.reason}")
+            last = event
+        recovery_ms = round((time.monotonic() - began) * 1000)
+        if last is None or last.restore is None:
+            raise SetupError("the restore did not end", details=self.last_words())
+        for placement in last.restore.plan.placements:
+            self.say(f"  worker {placement.worker}: {placement.why}")
+        return last.restore, recovery_ms
+
+    def connections_kept(self, snapshot: Snapshot, restored: RestoreRecord) -> int:
+        """Count the snapshot's connections between nodes that are established again."""
+        moves = {move.old: move.new for move in restored.plan.addresses}
+        records = {record.worker: record for record in snapshot.workers}
+        kept = 0
+        for placement in restored.plan.placements:
+            now = established(self.lab.hosts[placement.to_node])
+            for connection in records[placement.worker].connections:
+                ends = (
+                    moves.get(connection.local_address, connection.local_address),
+                    connection.local_port,
+                    moves.get(connection.remote_address, connection.remote_address),
+                    connection.remote_port,
+                )
+                kept += ends in now
+        return kept // 2  # each was counted at both of its ends
+
+    async def reach_end(self, client: OperatorClient) -> None:
+        """Wait until every worker has ended well."""
+        deadline = time.monotonic() + TRAIN_TIMEOUT_S
+        while time.monotonic() < deadline:
+            view = next((view for view in await client.jobs() if view.job.job == JOB), None)
+            if view is not None and view.state == "exited":
+                failed = [worker for worker in view.workers if worker.exit_code != 0]
+                if failed or not self.result.exists():
+                    raise SetupError("the job failed after the restore", details=self.last_words())
+                return
+            await asyncio.sleep(POLL_S)
+        raise SetupError(
+            f"the job did not end in {TRAIN_TIMEOUT_S:.0f} s", details=self.last_words()
+        )
+
+    def check_processes(self) -> None:
+        """Raise when the control plane or a shim ended too early."""
+        processes = {"control": self.deployment.plane, **self.deployment.shims}
+        for name, process in processes.items():
+            if process is not None and process.poll() is not None:
+                raise SetupError(
+                    f"{name} ended with {process.returncode}", details=self.last_words()
+                )
+
+    def last_words(self) -> tuple[str, ...]:
+        """The end of every log of allstop's, for an error."""
+        words = []
+        for log in sorted((self.root / "logs").glob("*.log")):
+            lines = log.read_text(errors="replace").splitlines()[-12:]
+            words += [f"--- {log.stem}", *lines]
+        return tuple(words)
+
+
+def established(host: Host) -> set[tuple[str, int, str, int]]:
+    """The host's established TCP connections, IPv4-mapped addresses as plain IPv4."""
+    found = set()
+    for line in host.run(["ss", "-Htn", "state", "established"]).stdout.splitlines():
+        ends = [field for field in line.split() if ":" in field][:2]
+        if len(ends) == 2:
+            (here, here_port), (there, there_port) = (end.rsplit(":", 1) for end in ends)
+            found.add((plain(here), int(here_port), plain(there), int(there_port)))
+    return found
+
+
+def plain(address: str) -> str:
+    """An address of `ss` without brackets, interface and IPv4-mapped prefix."""
+    return address.strip("[]").split("%")[0].removeprefix("::ffff:")
+
+
+def summary_of(snapshot: Snapshot) -> SnapshotSummary:
+    """The snapshot as the report shows it."""
+    ranks = sorted(
+        (rank for worker in snapshot.workers for rank in worker.ranks), key=lambda rank: rank.rank
+    )
+    return SnapshotSummary(
+        id=snapshot.snapshot,
+        step=snapshot.step,
+        rank_steps={str(rank.rank): rank.boundary for rank in ranks},
+        bytes=snapshot.image_bytes,
+    )
+
+
+def moves_of(restored: RestoreRecord) -> tuple[Move, ...]:
+    """The workers that changed their node."""
+    return tuple(
+        Move(
+            worker=placement.worker,
+            from_node=placement.from_node,
+            from_address=placement.from_address,
+            to_node=placement.to_node,
+            to_address=placement.to_address,
+        )
+        for placement in restored.plan.placements
+        if placement.to_node != placement.from_node
+    )
+
+
+def same_bits(ended: dict[str, Any], undisturbed: dict[str, Any]) -> bool:
+    """Equal digests of all parameters and optimizer state, and every printed loss equal."""
+    return all(
+        ended[name] == undisturbed[name] for name in ("digest", "losses", "final_loss", "steps")
+    )
