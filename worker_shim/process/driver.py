@@ -85,6 +85,9 @@ class LinuxProcessDriver:
             if time.monotonic() >= deadline:
                 raise _does_not_stop(moving or new, deadline_s)
             if not new:
+                for process in _stopped_before_exec(tree, moving):
+                    proc.send(process, signal.SIGCONT)
+                    told.discard((process.pid, process.start_ticks))
                 await asyncio.sleep(POLL_S)
 
     async def go_on(self, root_pid: int) -> None:
@@ -185,6 +188,21 @@ class LinuxProcessDriver:
         if stat.state in "ZX" and stat.parent == os.getpid():
             self._reap(process.pid)
         return True
+
+
+def _stopped_before_exec(tree: Tree, moving: list[TreeProcess]) -> list[TreeProcess]:
+    """Stopped children that a parent waits for in vfork, where no SIGSTOP reaches it.
+
+    They are let run to their exec and stopped again. Shells and Python's subprocess use vfork.
+    """
+    parents = {process.pid for process in moving}
+    return [
+        process
+        for process in tree.processes
+        if process.parent in parents
+        and process.state == "T"
+        and proc.shares_memory(process.parent, process.pid)
+    ]
 
 
 def _end_next(root_pid: int, left: list[TreeProcess]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from worker_shim.process.port import Tree, TreeProcess
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 STOPPED_STATES = frozenset("TtZX")  # stopped, traced, zombie, dead: none of them moves
+_KCMP_NUMBER = {"x86_64": 312, "aarch64": 272}
 PROCESSES_MAX = 20_000  # of one tree; more is no training job
 
 
@@ -116,6 +119,17 @@ def first_moving_task(pid: int) -> tuple[int, Stat] | None:
         if stat is not None and stat.state not in STOPPED_STATES:
             return tid, stat
     return None
+
+
+def shares_memory(pid: int, other: int) -> bool:
+    """True when both run in one address space, as between vfork and exec; False when not known.
+
+    kcmp(2), KCMP_VM; CRIU needs it too.
+    """
+    number = _KCMP_NUMBER.get(platform.machine())
+    if number is None:
+        return False
+    return bool(ctypes.CDLL(None).syscall(number, pid, other, 1, 0, 0) == 0)
 
 
 def send(process: TreeProcess, number: signal.Signals) -> bool:
