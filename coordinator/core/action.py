@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from coordinator.core.commands import Announce, Command, SendOrder
 from coordinator.core.errors import AllstopError
-from coordinator.core.events import OrderAnswered
+from coordinator.core.events import OrderAnswered, WorkerExited
 from coordinator.core.failures import listed
 from coordinator.core.model import Failure, Phase, PhaseTiming, RankState
 from coordinator.core.policy import Policy
@@ -91,6 +91,7 @@ class Action(Generic[S]):
         default_factory=list
     )  # reason, ignored; drained by control
     by_node: dict[str, list[int]] = field(default_factory=dict)
+    adopted: bool = False  # found in the store by a new leader, which can only bring it to an end
 
     def __post_init__(self) -> None:
         for member in self.members.values():
@@ -114,6 +115,19 @@ class Action(Generic[S]):
     def workers_on(self, node: str) -> list[int]:
         """Members that are on a node."""
         return self.by_node.get(node, [])
+
+    def concerns(self, node: str) -> bool:
+        """Whether the loss of a node is anything to this action."""
+        return node in self.by_node
+
+    def cares_about_exit(self, event: WorkerExited) -> bool:
+        """Whether the end of a worker is anything to this action."""
+        member = self.members.get(event.worker)
+        return (
+            member is not None
+            and member.node == event.node
+            and event.incarnation == self.incarnation
+        )
 
     def observe(self, worker: int, ranks: tuple[RankState, ...]) -> None:
         """Remember what a shim last reported of a member's ranks; decides nothing."""

@@ -36,7 +36,6 @@ class Attempt(Action[AttemptState]):
     world_size: int = 0  # 0: not known before HOLD
     target: int = 0
     ordered: bool = False  # orders went out: there is something to undo
-    adopted: bool = False  # found in the store by a new leader: where its members are is not known
     answers: dict[int, tuple[RankState, ...]] = field(default_factory=dict)  # ranks at HOLD
     records: dict[int, WorkerRecord] = field(default_factory=dict)
     persisted: set[int] = field(default_factory=set)

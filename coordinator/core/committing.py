@@ -14,6 +14,7 @@ from coordinator.core.attempt import Attempt
 from coordinator.core.commands import Command, CommitSnapshot, PutAttempt
 from coordinator.core.errors import AllstopError, AttemptFailed, DeadlinePassed, Where
 from coordinator.core.events import (
+    NodeAttached,
     NodeLeft,
     NodeLost,
     OrderFailed,
@@ -189,6 +190,21 @@ def on_commit_late(a: Attempt, event: TimePassed, now: float) -> list[Command]:
     return [a.announce(now)]
 
 
+def on_gone_while_committing(a: Attempt, event: NodeLost | NodeLeft, now: float) -> list[Command]:
+    """Everything is in the store: the node is only remembered as out of reach."""
+    for worker in aborting.lose(a, event):
+        a.note(f"{a.members[worker]} went out of reach while the snapshot was committed")
+    return []
+
+
+def on_back(a: Attempt, event: NodeAttached, now: float) -> list[Command]:
+    """A node is in reach again; who takes part was settled when the attempt began."""
+    for worker in a.workers_on(event.facts.node):
+        a.lost.pop(worker, None)
+    a.ignore("who takes part was settled when the attempt began")
+    return []
+
+
 def on_gone_while_stopping(a: Attempt, event: NodeLost | NodeLeft, now: float) -> list[Command]:
     for worker in aborting.lose(a, event):
         a.note(f"{a.members[worker]} went out of reach before it said that it had stopped")
@@ -219,7 +235,7 @@ def on_stop_late(a: Attempt, event: TimePassed, now: float) -> list[Command]:
     return []
 
 
-# -- checks -----------------------------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------------
 
 
 def check_record(a: Attempt, record: WorkerRecord, worker: int, node: str, phase: str) -> None:

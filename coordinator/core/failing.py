@@ -52,6 +52,14 @@ def undo(
     return [*orders, r.announce(now)]
 
 
+def undo_adopted(r: Restore, failure: Failure, now: float) -> list[Command]:
+    """Give up a restore of an earlier leader; its nodes are told as they attach."""
+    r.failure = failure
+    r.open_round(Phase.UNDO, r.policy.adopt_s, now, capped=False)
+    r.move(S.FAILING, failure.what)
+    return [r.announce(now)]
+
+
 def finish(r: Restore, reason: str, now: float) -> list[Command]:
     """The restore is over without the job running; the snapshot is as it was."""
     r.close_all(now)

@@ -56,7 +56,6 @@ class Restore(Action[RestoreState]):
     records: dict[int, WorkerRecord] = field(default_factory=dict)
     root_pids: dict[int, int] = field(default_factory=dict)
     ordered: bool = False
-    admitted: bool = False  # the job's incarnation is raised, and stays so whatever comes
 
     def record(self) -> RestoreRecord:
         """The restore as etcd keeps it."""
@@ -91,6 +90,18 @@ class Restore(Action[RestoreState]):
         strays = tuple((worker, node, (), now - since) for node, worker in self.strays)
         return replace(made, awaited=made.awaited + strays)
 
+    def concerns(self, node: str) -> bool:
+        """Nodes that only have old workers count too."""
+        return super().concerns(node) or any(at == node for at, _ in self.strays)
+
+    def cares_about_exit(self, event: WorkerExited) -> bool:
+        """Old workers that are to end count too."""
+        return (event.node, event.worker) in self.strays or super().cares_about_exit(event)
+
+    def awaits_reports_of(self, node: str) -> bool:
+        """Whether a report of a node may complete something: old workers there are to end."""
+        return self.state is S.CLEARING and any(at == node for at, _ in self.strays)
+
     def validate(self) -> None:
         """Raise BugError when the restore breaks a rule of its own."""
         if self.ended and self.rounds:
@@ -123,7 +134,7 @@ def from_record(record: RestoreRecord, *, epoch: int, policy: Policy, now: float
         snapshot_id=record.snapshot,
         old_incarnation=record.incarnation - 1,
         ordered=True,
-        admitted=True,
+        adopted=True,
     )
 
 
@@ -142,7 +153,7 @@ def moved(endpoint: Endpoint, addresses: Mapping[str, str]) -> Endpoint:
 def on_admitted(r: Restore, event: RestoreAdmitted, now: float) -> list[Command]:
     """The record stands and no other restore can win: bring the images to the nodes."""
     r.close_round(Phase.ADMIT, now)
-    r.ordered = r.admitted = True
+    r.ordered = True
     sent = r.open_round(Phase.FETCH, r.policy.fetch_s, now)
     r.move(S.FETCHING, f"recorded as incarnation {r.incarnation}; images are brought to the nodes")
     return [*_orders(r, sent, now), r.announce(now)]

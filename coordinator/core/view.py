@@ -1,10 +1,14 @@
-"""What operators are shown of the core: plain values with the fields of operator.proto."""
+"""What operators are shown: plain values with the fields of operator.proto, and their making."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coordinator.core.attempt import Attempt
+from coordinator.core.cluster import Cluster, Job
 from coordinator.core.model import JobRecord, NodeFacts, WorkerState
+from coordinator.core.running import AnyAction
 
 
 @dataclass(frozen=True)
@@ -28,3 +32,44 @@ class NodeView:
     state: str  # attached, lost, left
     workers: tuple[WorkerState, ...]
     reason: str = ""  # why it is lost or left
+
+
+def job_views(cluster: Cluster, running: Mapping[str, AnyAction]) -> tuple[JobView, ...]:
+    """All jobs, by name."""
+    return tuple(
+        _job(cluster, cluster.jobs[name], running.get(name)) for name in sorted(cluster.jobs)
+    )
+
+
+def _job(cluster: Cluster, job: Job, action: AnyAction | None) -> JobView:
+    found = [(w, cluster.worker(job, w)) for w in sorted(job.places)]
+    states = [(w, s) for w, s in found if s is not None]
+    boundaries = [r.boundary for _, s in states for r in s.ranks]
+    return JobView(
+        job=job.record(),
+        workers=tuple(s for _, s in states),
+        nodes=tuple(job.places[w] for w, _ in states),
+        state=_state(job, [s for _, s in states], action),
+        action=action.id if action else "",
+        step=max(boundaries, default=0) if max(boundaries, default=0) > 0 else 0,
+        latest_unix_s=job.latest_unix_s,
+    )
+
+
+def _state(job: Job, states: list[WorkerState], action: AnyAction | None) -> str:
+    if action is not None:
+        return "checkpointing" if isinstance(action, Attempt) else "restoring"
+    if not job.places:
+        return "unknown"
+    alive = [s for s in states if s.state != "exited"]
+    if states and not alive:
+        return "exited"
+    return "running" if len(alive) == job.workers else "incomplete"
+
+
+def node_views(cluster: Cluster) -> tuple[NodeView, ...]:
+    """All nodes, by name."""
+    return tuple(
+        NodeView(node.facts, node.state, tuple(node.workers.values()), node.reason)
+        for _, node in sorted(cluster.nodes.items())
+    )

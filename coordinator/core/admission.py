@@ -1,0 +1,177 @@
+"""Whether a request may begin: everything that is refused at once, before any record exists."""
+
+from __future__ import annotations
+
+from coordinator.core.action import Member
+from coordinator.core.agreement import check_findings
+from coordinator.core.attempt import Attempt
+from coordinator.core.cluster import NOT_READY, Cluster, Job
+from coordinator.core.errors import BadRequest, NotFound, NotReady, Refused, Where
+from coordinator.core.events import CheckpointRequested, RestoreRequested
+from coordinator.core.failures import error_of, listed
+from coordinator.core.model import AttemptState, Cut, RestoreState, WorkerState
+from coordinator.core.planner import plan
+from coordinator.core.policy import Policy
+from coordinator.core.returning import Restore
+
+GPU = "gpu"  # code of the finding that a rank has state on a device
+
+
+def admit_attempt(
+    cluster: Cluster, event: CheckpointRequested, epoch: int, policy: Policy, now: float
+) -> Attempt:
+    """Build the attempt that was asked for, or raise a kind of Refused with every reason."""
+    deadline_s = _deadline(event.deadline_s, policy.attempt_s)
+    job = _job(cluster, event.job)
+    states = _members(cluster, job)
+    freeze = event.cut is Cut.FREEZE
+    problems: list[str] = []
+    first: NotReady | None = None
+    for state in states:
+        try:
+            check_findings(
+                state.worker,
+                job.places[state.worker],
+                state.findings,
+                freeze=freeze,
+                phase="PREFLIGHT",
+            )
+        except NotReady as error:
+            first = first or error
+            problems.append(str(error.what))
+    if first is not None:
+        raise NotReady(
+            "; ".join(problems),
+            where=first.where,
+            advice=first.advice,
+            details=tuple(f"worker {s.worker}: {f.text}" for s in states for f in s.findings),
+        )
+    return Attempt(
+        id=event.attempt,
+        job=job.name,
+        epoch=epoch,
+        incarnation=job.incarnation,
+        policy=policy,
+        started=now,
+        deadline_s=deadline_s,
+        unix_s=event.unix_s,
+        members={s.worker: Member(s.worker, job.places[s.worker]) for s in states},
+        state=AttemptState.ADMITTING,
+        reason="",
+        seen={s.worker: s.ranks for s in states if s.ranks},
+        cut=event.cut,
+        stop=event.stop,
+        gpu=any(f.code == GPU for s in states for f in s.findings),
+        world_size=_world_size(states),
+    )
+
+
+def admit_restore(
+    cluster: Cluster, event: RestoreRequested, epoch: int, policy: Policy, now: float
+) -> Restore:
+    """Plan the restore that was asked for, or raise a kind of Refused with every reason."""
+    deadline_s = _deadline(event.deadline_s, policy.restore_s)
+    snapshot = event.snapshot
+    if snapshot.job != event.job:
+        raise BadRequest(
+            f"snapshot {snapshot.snapshot} is of job {snapshot.job}",
+            where=Where(job=event.job),
+            advice=f"restore it as {snapshot.job}",
+        )
+    job = _job(cluster, event.job)
+    planned = plan(snapshot, cluster.candidates(job.name, event.files))
+    if planned.plan is None:
+        if planned.failure is None:
+            raise Refused("the planner refused without a reason", where=Where(job=job.name))
+        raise error_of(planned.failure)
+    target = {p.worker: p.to_node for p in planned.plan.placements}
+    strays = {
+        (node, worker): state
+        for (node, worker), state in cluster.of_job(job.name).items()
+        if target.get(worker) != node
+    }
+    return Restore(
+        id=event.restore,
+        job=job.name,
+        epoch=epoch,
+        incarnation=job.incarnation + 1,
+        policy=policy,
+        started=now,
+        deadline_s=deadline_s,
+        unix_s=event.unix_s,
+        members={worker: Member(worker, node) for worker, node in target.items()},
+        state=RestoreState.ADMITTING,
+        reason="",
+        snapshot=snapshot,
+        plan=planned.plan,
+        snapshot_id=snapshot.snapshot,
+        old_incarnation=job.incarnation,
+        strays=strays,
+        records={r.worker: r for r in snapshot.workers},
+    )
+
+
+def _deadline(asked_s: float, default_s: float) -> float:
+    if not 0 <= asked_s < float("inf"):
+        raise BadRequest(f"a deadline of {asked_s} s makes no sense", advice="give seconds above 0")
+    return asked_s or default_s
+
+
+def _job(cluster: Cluster, name: str) -> Job:
+    job = cluster.jobs.get(name)
+    if job is None:
+        known = listed(sorted(cluster.jobs)) or "none"
+        raise NotFound(
+            f"no job {name!r} is known",
+            where=Where(job=name),
+            advice=f"known jobs: {known}; start one with `allstop shim run --job {name} …`",
+        )
+    return job
+
+
+def _members(cluster: Cluster, job: Job) -> list[WorkerState]:
+    """Every worker of the job, ready; raises NotReady naming each one that is not."""
+    states: list[WorkerState] = []
+    problems: list[str] = []
+    for worker in range(job.workers):
+        state = cluster.worker(job, worker)
+        if state is None:
+            problems.append(f"worker {worker} {_whereabouts(cluster, job, worker)}")
+        elif state.state in NOT_READY:
+            problems.append(f"worker {worker} on {job.places[worker]} is {state.state}")
+        else:
+            states.append(state)
+    if problems:
+        raise NotReady(
+            listed(problems),
+            where=Where(job=job.name, worker=int(problems[0].split()[1]), phase="PREFLIGHT"),
+            advice="wait for the workers to run, or restore the last snapshot",
+            details=tuple(problems),
+        )
+    return states
+
+
+def _whereabouts(cluster: Cluster, job: Job, worker: int) -> str:
+    node = cluster.nodes.get(job.places.get(worker, ""))
+    if node is not None and node.state != "attached":
+        return f"was on {node.facts.node}, which is {node.state}: {node.reason}"
+    old = [
+        f"of incarnation {state.incarnation} on {at}"
+        for (at, number), state in cluster.of_job(job.name).items()
+        if number == worker and state.incarnation != job.incarnation
+    ]
+    if old:
+        return f"is only there {listed(old)}; the job is at incarnation {job.incarnation}"
+    return "is on no node"
+
+
+def _world_size(states: list[WorkerState]) -> int:
+    sizes = {s.world_size for s in states if s.world_size}
+    if len(sizes) > 1:
+        told = listed([f"worker {s.worker} says {s.world_size}" for s in states])
+        raise NotReady(
+            f"the workers do not agree how many ranks the job has: {told}",
+            where=Where(worker=states[0].worker, phase="PREFLIGHT"),
+            advice="two runs of the job may be mixed; end the older one",
+        )
+    return sizes.pop() if sizes else 0

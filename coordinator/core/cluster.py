@@ -1,0 +1,238 @@
+"""What is known of nodes and jobs: who is attached, where workers are, which incarnation counts.
+
+Only what shims report and what the store holds; attempts and restores are not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from coordinator.core.errors import BugError
+from coordinator.core.events import NodeAttached, NodeReported, WorkerExited
+from coordinator.core.fit import Candidate
+from coordinator.core.model import JobRecord, NodeFacts, Snapshot, WorkerState
+
+ATTACHED, LOST, LEFT = "attached", "lost", "left"
+NOT_ALIVE = frozenset({"exited"})
+NOT_READY = frozenset({"exited", "faulted", "starting"})
+
+Stale = tuple[WorkerState, str]  # a worker that has to go, and why
+
+
+@dataclass
+class Node:
+    """One node, from its first Hello on."""
+
+    facts: NodeFacts
+    session: str
+    state: str = ATTACHED
+    reason: str = ""
+    workers: dict[tuple[str, int], WorkerState] = field(default_factory=dict)
+
+
+@dataclass
+class Job:
+    """One job: its numbers, and the node of each worker of the present incarnation."""
+
+    name: str
+    workers: int
+    world_size: int = 0
+    incarnation: int = 0
+    latest: str = ""
+    latest_unix_s: float = 0.0
+    places: dict[int, str] = field(default_factory=dict)
+
+    def record(self) -> JobRecord:
+        """The job as etcd keeps it."""
+        return JobRecord(self.name, self.workers, self.world_size, self.incarnation, self.latest)
+
+
+class Cluster:
+    """All nodes and jobs; every method leaves both consistent with each other."""
+
+    def __init__(self, lost_limit: int) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.jobs: dict[str, Job] = {}
+        self._lost_limit = lost_limit
+        self._gone: dict[str, None] = {}  # lost and left nodes, longest gone first
+
+    # -- nodes ---------------------------------------------------------------------------------
+
+    def attached(self, node: str) -> bool:
+        """Whether a node is in reach."""
+        found = self.nodes.get(node)
+        return found is not None and found.state == ATTACHED
+
+    def attach(self, event: NodeAttached) -> list[Stale]:
+        """A shim is there with these workers; return those that must not go on."""
+        name = event.facts.node
+        known = self.nodes.get(name)
+        node = Node(event.facts, event.session)
+        if known is not None:
+            node.workers = known.workers
+        self.nodes[name] = node
+        self._gone.pop(name, None)
+        return self._take(node, event.workers, fresh=True)
+
+    def report(self, event: NodeReported) -> list[Stale]:
+        """An attached shim tells how its workers are; return those that must not go on."""
+        node = self.nodes[event.node]
+        if event.facts is not None:
+            node.facts = event.facts
+        return self._take(node, event.workers, fresh=False)
+
+    def lose(self, name: str, state: str, reason: str) -> None:
+        """A node is out of reach (lost) or has gone on purpose (left)."""
+        node = self.nodes[name]
+        node.state, node.reason = state, reason
+        self._gone[name] = None
+        if len(self._gone) > self._lost_limit:
+            oldest = next(iter(self._gone))
+            self._gone.pop(oldest)
+            for job in {job for job, _ in self.nodes.pop(oldest).workers}:
+                places = self.jobs[job].places if job in self.jobs else {}
+                for worker in [w for w, at in places.items() if at == oldest]:
+                    places.pop(worker)
+
+    def exited(self, event: WorkerExited) -> None:
+        """A worker has ended."""
+        node = self.nodes[event.node]
+        key = (event.job, event.worker)
+        known = node.workers.get(key)
+        if known is not None and known.incarnation == event.incarnation:
+            node.workers[key] = replace(known, state="exited", exit_code=event.exit_code, action="")
+
+    def _take(self, node: Node, states: Iterable[WorkerState], *, fresh: bool) -> list[Stale]:
+        before, node.workers = node.workers, {}
+        stale: list[Stale] = []
+        for state in states:
+            key = (state.job, state.worker)
+            known = before.get(key)
+            node.workers[key] = state
+            why = self._learn(node.facts.node, state)
+            new = fresh or known is None or known.incarnation != state.incarnation
+            if why and new and state.state not in NOT_ALIVE:
+                stale.append((state, why))
+        for job, worker in before.keys() - node.workers.keys():
+            places = self.jobs[job].places if job in self.jobs else {}
+            if places.get(worker) == node.facts.node:
+                places.pop(worker)
+        return stale
+
+    # -- jobs ----------------------------------------------------------------------------------
+
+    def load(self, record: JobRecord) -> None:
+        """Take a job from the store; what shims reported meanwhile stays when it is newer."""
+        job = self.jobs.setdefault(record.job, Job(record.job, record.workers))
+        job.world_size = record.world_size or job.world_size
+        job.latest = record.latest or job.latest
+        self.raise_incarnation(record.job, record.incarnation)
+
+    def raise_incarnation(self, name: str, incarnation: int) -> None:
+        """From now on only workers of this incarnation are the job."""
+        job = self.jobs.get(name)
+        if job is not None and incarnation > job.incarnation:
+            job.incarnation = incarnation
+            job.places = {}
+
+    def _learn(self, node: str, state: WorkerState) -> str:
+        """Take one worker into its job; return why it must not go on, or nothing."""
+        job = self.jobs.get(state.job)
+        if job is None:
+            job = self.jobs[state.job] = Job(state.job, state.workers, 0, state.incarnation)
+        if state.incarnation < job.incarnation:
+            return (
+                f"worker {state.worker} of job {state.job} is of incarnation {state.incarnation}, "
+                f"and the job was restored since as incarnation {job.incarnation}; a new run of "
+                "the job needs another name"
+            )
+        self.raise_incarnation(state.job, state.incarnation)
+        others = [w for w in self.alive(job) if w.worker != state.worker]
+        if state.workers != job.workers:
+            if others:
+                return (
+                    f"worker {state.worker} says that job {state.job} has {state.workers} workers; "
+                    f"it has {job.workers}"
+                )
+            job.workers = state.workers
+        if not 0 <= state.worker < job.workers:
+            return f"job {state.job} has no worker {state.worker}, only 0..{job.workers - 1}"
+        elsewhere = job.places.get(state.worker, node)
+        if elsewhere != node and self._alive_at(job, state.worker) is not None:
+            if state.state in NOT_ALIVE:
+                return ""
+            return f"worker {state.worker} of job {state.job} already runs on {elsewhere}"
+        job.places[state.worker] = node
+        job.world_size = state.world_size or job.world_size
+        return ""
+
+    def place(self, snapshot: Snapshot, state: WorkerState, node: str) -> None:
+        """A restored worker runs; its shim's next report replaces what is noted here."""
+        job = self.jobs[snapshot.job]
+        job.world_size = snapshot.world_size or job.world_size
+        job.workers = len(snapshot.workers)
+        if self.attached(node):
+            self.nodes[node].workers[(state.job, state.worker)] = state
+            job.places[state.worker] = node
+
+    # -- questions -----------------------------------------------------------------------------
+
+    def worker(self, job: Job, worker: int) -> WorkerState | None:
+        """A worker of the present incarnation, as last reported, while its node is in reach."""
+        node = self.nodes.get(job.places.get(worker, ""))
+        if node is None or node.state != ATTACHED:
+            return None
+        state = node.workers.get((job.name, worker))
+        return state if state is not None and state.incarnation == job.incarnation else None
+
+    def _alive_at(self, job: Job, worker: int) -> WorkerState | None:
+        state = self.worker(job, worker)
+        return None if state is None or state.state in NOT_ALIVE else state
+
+    def alive(self, job: Job) -> list[WorkerState]:
+        """Workers of the present incarnation that are in reach and have not ended."""
+        found = (self._alive_at(job, worker) for worker in sorted(job.places))
+        return [state for state in found if state is not None]
+
+    def of_job(self, job: str) -> dict[tuple[str, int], WorkerState]:
+        """Live workers of a job in reach, of any incarnation, by node and number."""
+        return {
+            (name, worker): state
+            for name, node in self.nodes.items()
+            if node.state == ATTACHED
+            for (of, worker), state in node.workers.items()
+            if of == job and state.state not in NOT_ALIVE
+        }
+
+    def candidates(self, job: str, answers: Iterable[NodeFacts]) -> list[Candidate]:
+        """Every node as the planner sees it, with the answers about program files filled in."""
+        answered = {facts.node: facts for facts in answers}
+        found: list[Candidate] = []
+        for name, node in self.nodes.items():
+            alive = [k for k, s in node.workers.items() if s.state not in NOT_ALIVE]
+            found.append(
+                Candidate(
+                    facts=answered.get(name, node.facts),
+                    state=node.state,
+                    reason=node.reason,
+                    own=tuple(worker for of, worker in alive if of == job),
+                    others=tuple(f"worker {w} of job {of}" for of, w in alive if of != job),
+                )
+            )
+        return found
+
+    def validate(self) -> None:
+        """Raise BugError unless nodes and jobs agree: one place a worker, one incarnation a job."""
+        for job in self.jobs.values():
+            for worker, at in job.places.items():
+                node = self.nodes.get(at)
+                if node is None:
+                    raise BugError(f"worker {worker} of {job.name} is on {at}, which is not known")
+                state = node.workers.get((job.name, worker))
+                if state is None or state.incarnation != job.incarnation:
+                    raise BugError(
+                        f"worker {worker} of {job.name} is placed on {at}, which has {state} there"
+                    )
+                if node.state == ATTACHED and not 0 <= worker < job.workers:
+                    raise BugError(f"{job.name} has {job.workers} workers and a worker {worker}")

@@ -1,0 +1,224 @@
+"""Where a snapshot goes: a pure function of the snapshot and the nodes.
+
+Rules: workers that shared a node stay together; a node that survived keeps its workers; nothing
+else is moved than has to be; one worker without a node refuses the whole plan. The assignment is
+the cheapest of all possible ones, so a plan is found whenever there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from coordinator.core.errors import NoPlan, Where
+from coordinator.core.failures import failure_of, listed
+from coordinator.core.fit import (
+    Candidate,
+    Group,
+    groups_of,
+    kernel_series,
+    kind_reasons,
+    room_reasons,
+)
+from coordinator.core.matching import UNFIT, assign
+from coordinator.core.model import (
+    AddressMove,
+    Failure,
+    NodeFacts,
+    NodeReasons,
+    Placement,
+    Plan,
+    Snapshot,
+    WorkerRecord,
+)
+
+STAYS, RETURNS, SPARE, DISPLACES = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The planner's answer: a plan, or a failure that has every reason; the reasons either way."""
+
+    plan: Plan | None
+    reasons: tuple[NodeReasons, ...]  # for every node and worker that do not fit each other
+    failure: Failure | None = None
+
+
+@dataclass
+class _Fitting:
+    """Reasons for every pair, computed once per kind of node and kind of worker."""
+
+    memory_of: Mapping[int, int]
+    cache: dict[tuple[int, int], list[str]] = field(default_factory=dict)
+    kinds: dict[object, int] = field(default_factory=dict)
+
+    def kind(self, what: object) -> int:
+        """A small number per distinct value, so that long tuples are hashed once."""
+        return self.kinds.setdefault(what, len(self.kinds))
+
+    def worker_kind(self, r: WorkerRecord) -> int:
+        """Number of what a worker asks of a node's kind."""
+        asked = (r.architecture, r.cpu_flags, r.criu_version, r.kernel, r.store, r.programs)
+        return self.kind(asked)
+
+    def node_kind(self, f: NodeFacts) -> int:
+        """Number of what a node is."""
+        return self.kind(
+            (f.architecture, f.cpu_model, f.cpu_flags, f.criu_version, f.kernel, f.store, f.files)
+        )
+
+    def own_bytes(self, node: Candidate) -> int:
+        """Memory that comes back when the job's own workers on a node go."""
+        return sum(self.memory_of.get(worker, 0) for worker in node.own)
+
+    def of_kind(self, record: WorkerRecord, worker: int, node: Candidate, kind: int) -> list[str]:
+        """Reasons between a worker's and a node's kind."""
+        key = (worker, kind)
+        if key not in self.cache:
+            self.cache[key] = kind_reasons(record, node.facts)
+        return self.cache[key]
+
+
+def plan(snapshot: Snapshot, candidates: Iterable[Candidate]) -> Planned:
+    """Find the node of every worker, or every reason why there is none."""
+    nodes = sorted(candidates, key=lambda c: c.facts.node)
+    groups = groups_of(snapshot.workers)
+    fitting = _Fitting({r.worker: r.memory_bytes for r in snapshot.workers})
+    reasons, fits = _judge(groups, nodes, fitting)
+    costs = [
+        [_cost(group, node) if fits[g][n] else UNFIT for n, node in enumerate(nodes)]
+        for g, group in enumerate(groups)
+    ]
+    placed = assign(costs)
+    if any(column is None for column in placed):
+        left = [g for g, column in zip(groups, placed, strict=True) if column is None]
+        return Planned(None, reasons, _refusal(snapshot, left, nodes, reasons))
+    chosen = [
+        (g, nodes[column]) for g, column in zip(groups, placed, strict=True) if column is not None
+    ]
+    clash = _address_clash(chosen)
+    if clash:
+        error = NoPlan(
+            clash,
+            where=Where(job=snapshot.job, phase="PLAN"),
+            advice="give every node an address of its own with --address",
+        )
+        return Planned(None, reasons, failure_of(error))
+    return Planned(_made(snapshot, chosen, reasons), reasons)
+
+
+def _judge(
+    groups: Sequence[Group], nodes: Sequence[Candidate], fitting: _Fitting
+) -> tuple[tuple[NodeReasons, ...], list[list[bool]]]:
+    node_kinds = [fitting.node_kind(n.facts) for n in nodes]
+    own = [fitting.own_bytes(n) for n in nodes]
+    told: list[NodeReasons] = []
+    fits: list[list[bool]] = []
+    for group in groups:
+        worker_kinds = [fitting.worker_kind(r) for r in group.records]
+        row: list[bool] = []
+        for node, kind, own_bytes in zip(nodes, node_kinds, own, strict=True):
+            room = room_reasons(group, node, own_bytes)
+            fit = True
+            for record, worker_kind in zip(group.records, worker_kinds, strict=True):
+                why = room + fitting.of_kind(record, worker_kind, node, kind)
+                if why:
+                    fit = False
+                    told.append(NodeReasons(node.facts.node, record.worker, tuple(why)))
+            row.append(fit)
+        fits.append(row)
+    return tuple(told), fits
+
+
+def _cost(group: Group, node: Candidate) -> int:
+    if node.facts.node == group.node:
+        return STAYS
+    if not node.own:
+        return SPARE
+    return RETURNS if set(node.own) == {r.worker for r in group.records} else DISPLACES
+
+
+def _refusal(
+    snapshot: Snapshot,
+    left: Sequence[Group],
+    nodes: Sequence[Candidate],
+    reasons: Sequence[NodeReasons],
+) -> Failure:
+    workers = [r.worker for group in left for r in group.records]
+    names = listed([f"worker {w}" for w in workers])
+    concerned = [r for r in reasons if r.worker in set(workers)]
+    unfit = {(r.worker, r.node) for r in concerned}
+    details = [f"{r.node}, worker {r.worker}: {'; '.join(r.reasons)}" for r in concerned]
+    details += [
+        f"{n.facts.node}, worker {w}: it would fit, but another worker needs the node"
+        for w in workers
+        for n in nodes
+        if (w, n.facts.node) not in unfit
+    ]
+    error = NoPlan(
+        f"no node for {names} of snapshot {snapshot.snapshot} among {len(nodes)} nodes",
+        where=Where(job=snapshot.job, worker=workers[0], phase="PLAN"),
+        advice="remove the reasons, or attach a spare node with `allstop shim`",
+        details=tuple(details) or ("there is no node",),
+    )
+    return failure_of(error)
+
+
+def _address_clash(chosen: Sequence[tuple[Group, Candidate]]) -> str:
+    """One address map rewrites all images, so one old address may lead to one new one only."""
+    moves: dict[str, tuple[str, str]] = {}
+    for group, node in chosen:
+        new = node.facts.address
+        known = moves.setdefault(group.address, (new, group.node))
+        if known[0] != new:
+            return (
+                f"{known[1]} and {group.node} had the same address {group.address} and would get "
+                f"{known[0]} and {new}: their connections cannot be told apart"
+            )
+    return ""
+
+
+def _made(
+    snapshot: Snapshot,
+    chosen: Sequence[tuple[Group, Candidate]],
+    reasons: Sequence[NodeReasons],
+) -> Plan:
+    why_not = {(r.node, r.worker): r.reasons for r in reasons}
+    placements: list[Placement] = []
+    moves: dict[str, str] = {}
+    notes: dict[str, None] = {}
+    for group, node in chosen:
+        if group.address != node.facts.address:
+            moves[group.address] = node.facts.address
+        for record in group.records:
+            why = _why(group, node, why_not.get((group.node, record.worker)))
+            placements.append(
+                Placement(
+                    worker=record.worker,
+                    from_node=group.node,
+                    from_address=group.address,
+                    to_node=node.facts.node,
+                    to_address=node.facts.address,
+                    why=why,
+                )
+            )
+            if kernel_series(node.facts.kernel) > kernel_series(record.kernel):
+                note = f"{node.facts.node} runs kernel {node.facts.kernel}, "
+                notes[note + f"newer than the snapshot's {record.kernel}"] = None
+    return Plan(
+        job=snapshot.job,
+        snapshot=snapshot.snapshot,
+        placements=tuple(sorted(placements, key=lambda p: p.worker)),
+        addresses=tuple(AddressMove(old, new) for old, new in sorted(moves.items())),
+        notes=tuple(notes),
+    )
+
+
+def _why(group: Group, node: Candidate, home_reasons: tuple[str, ...] | None) -> str:
+    if node.facts.node == group.node:
+        return "it was here when the snapshot was taken"
+    home = f"{group.node} is not attached, or another worker needs it"
+    if home_reasons:
+        home = f"{group.node} cannot take it ({'; '.join(home_reasons)})"
+    here = "it runs here now" if _cost(group, node) == RETURNS else "this node is free and fits"
+    return f"{home}; {here}"
