@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 DEFAULT_PORT = 7411
+SOCKET_NAME = "allstop.sock"
 PIPE_WIDTH = 240  # columns of a table that no terminal limits
 
 
@@ -28,7 +29,7 @@ def state_directory() -> Path:
 
 def coordinator_socket() -> Path:
     """The unix socket of the `allstop up` of this user."""
-    return state_directory() / "coordinator.sock"
+    return state_directory() / SOCKET_NAME
 
 
 def plain(value: object) -> object:
@@ -80,7 +81,7 @@ class Output:
     def emit(self, value: object, view: Callable[[], RenderableType]) -> None:
         """Print the result: `value` as one line of JSON, or what `view` makes for people."""
         if self.json:
-            print(json.dumps(value, ensure_ascii=False), flush=True)
+            print(json.dumps(plain(value), ensure_ascii=False), flush=True)
         else:
             self.data.print(view())
 

@@ -1,0 +1,109 @@
+"""What `allstop up` and `allstop coordinator` share: options of a coordinator, and running it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from coordinator.cli.durations import Duration
+from coordinator.cli.options import directory, option
+from coordinator.cli.output import DEFAULT_PORT, SOCKET_NAME, Output, state_directory
+from coordinator.core.errors import BadRequest, SetupError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _file(name: str, text: str) -> Callable[[Function], Function]:
+    return option(
+        name,
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=text,
+    )
+
+
+def _policy(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> dict[str, float]:
+    """`NAME=NUMBER` or `NAME=DURATION` as a number."""
+    numbers: dict[str, float] = {}
+    for text in value:
+        name, _equals, number = text.partition("=")
+        if not name or not number:
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE, such as dump_s=60s")
+        if name.endswith("_s"):
+            numbers[name] = Duration().convert(number, None, None)
+        elif number.isdecimal():
+            numbers[name] = float(number)
+        else:
+            raise click.BadParameter(f"{text!r}: {name} is a whole number")
+    return numbers
+
+
+def replica_options(function: Function) -> Function:
+    """Options of one coordinator replica."""
+    for add in reversed(
+        (
+            option(
+                "--listen", multiple=True, default=(f"127.0.0.1:{DEFAULT_PORT}",), metavar="ADDR",
+                show_default=True, help="host:port for shims and operators, may be repeated.",
+            ),
+            directory("--state-dir", help="[default: ~/.local/state/allstop]"),
+            option("--name", default="", help="Of this replica.  [default: host name and pid]"),
+            _file("--etcd-ca", "Authorities for etcd's certificate, PEM."),
+            _file("--etcd-cert", "Certificate to show to etcd, PEM."),
+            _file("--etcd-key", "Its key, PEM."),
+            option("--etcd-server-name", default="", help="Name in etcd's certificates."),
+            option("--prefix", default="/allstop", show_default=True, help="Of all keys in etcd."),
+            option(
+                "--lease", "lease_s", type=Duration(), metavar="DURATION",
+                help="How long a dead leader keeps the others waiting.",
+            ),
+            option(
+                "--policy", multiple=True, metavar="NAME=VALUE", callback=_policy,
+                help="Change one deadline or limit, such as dump_s=60s; may be repeated.",
+            ),
+        )
+    ):  # fmt: skip
+        function = add(function)
+    return function
+
+
+def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> int:
+    """Run one coordinator until SIGTERM or Ctrl-C; without `etcd` with one of its own.
+
+    Raises SetupError when the state directory cannot be made.
+    """
+    from coordinator.server.run import CoordinatorOptions, run_coordinator
+
+    if bool(replica["etcd_cert"]) != bool(replica["etcd_key"]):
+        raise BadRequest("--etcd-cert and --etcd-key belong together")
+    state = (replica["state_dir"] or state_directory()).absolute()
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(
+            f"cannot make {state}: {error.strerror}", advice="--state-dir names another place"
+        ) from None
+    endpoints = tuple(part for text in etcd for part in text.split(",") if part)
+    more = {"lease_s": replica["lease_s"]} if replica["lease_s"] is not None else {}
+    options = CoordinatorOptions(
+        listen=tuple(replica["listen"]),
+        unix_socket=state / SOCKET_NAME,
+        etcd=endpoints,
+        etcd_ca=replica["etcd_ca"],
+        etcd_certificate=replica["etcd_cert"],
+        etcd_key=replica["etcd_key"],
+        etcd_server_name=replica["etcd_server_name"],
+        data=None if endpoints else state / "etcd",
+        etcd_program=replica.get("etcd_program"),
+        name=replica["name"],
+        prefix=replica["prefix"],
+        policy=replica["policy"],
+        on_serving=lambda places: output.note(f"listening on {', '.join(places)}"),
+        on_leading=lambda epoch: output.note(f"leading, epoch {epoch}"),
+        **more,
+    )
+    return asyncio.run(run_coordinator(options))

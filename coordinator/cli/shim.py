@@ -1,0 +1,165 @@
+"""`allstop shim` and `allstop shim run`"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from coordinator.cli.durations import Duration
+from coordinator.cli.options import connection, directory, option
+from coordinator.cli.output import Output
+from coordinator.core.errors import BadRequest
+
+if TYPE_CHECKING:
+    from worker_shim.agent.options import ShimOptions
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+STORE_DIRECTORY = Path("/var/lib/allstop/store")
+
+
+def node_options(function: Function) -> Function:
+    """What a shim must know of its node; may stand before or after `run`."""
+    for add in reversed(
+        (
+            option("--node", metavar="NAME", help="[default: the host name]"),
+            option(
+                "--address", metavar="IP", default="",
+                help="Where the node's workers are reached by the others.  [default: the default "
+                "interface's]",
+            ),
+            directory(
+                "--store", default=STORE_DIRECTORY, show_default=True,
+                help="Image store: a directory that all nodes see.",
+            ),
+            directory("--staging", help="Images on their way to the store; local disk."),
+            directory("--run-dir", help="Files of running workers; the same path on every node."),
+            directory("--node-state", help="The highest epoch seen."),
+            option(
+                "--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+                help="[default: the one in PATH]",
+            ),
+            option(
+                "--linger", "linger_s", type=Duration(), metavar="DURATION",
+                help="How long the shim of a failed worker waits for a restore.",
+            ),
+        )
+    ):  # fmt: skip
+        function = add(function)
+    return connection(function)
+
+
+@click.group(invoke_without_command=True)
+@node_options
+@click.pass_context
+def shim(ctx: click.Context, /, **node: Any) -> int:
+    """Attach this node as a spare: it waits until a restore needs it.
+
+    `allstop shim run` attaches it with a worker. Needs root.
+    """
+    if ctx.invoked_subcommand is not None:
+        return 0
+    return start(ctx.ensure_object(Output), node, None)
+
+
+@shim.command()
+@node_options
+@option("--job", required=True, metavar="NAME")
+@option("--workers", required=True, type=click.IntRange(min=1), help="Of the whole job.")
+@option("--worker", required=True, type=click.IntRange(min=0), help="Which of them, from 0.")
+@option(
+    "--slots", type=click.IntRange(1, 4096), metavar="N", help="Ranks that this worker may have."
+)
+@option(
+    "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
+    help="[default: here]",
+)  # fmt: skip
+@option("--follow/--no-follow", default=True, help="Show the worker's output.  [default: follow]")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    command: tuple[str, ...],
+    job: str,
+    workers: int,
+    worker: int,
+    slots: int | None,
+    cwd: Path | None,
+    follow: bool,
+    **node: Any,
+) -> int:
+    """Start one worker of a job and stay beside it.
+
+    COMMAND is what the node would run without allstop, such as torchrun and its arguments. The
+    exit code is the worker's.
+    """
+    if worker >= workers:
+        raise BadRequest(
+            f"--worker {worker} of --workers {workers}", advice="workers are numbered from 0"
+        )
+    spec = {
+        "job": job,
+        "worker": worker,
+        "workers": workers,
+        "argv": command,
+        "env": dict(os.environ),
+        "follow": follow,
+        **_given(slots=slots, cwd=cwd),
+    }
+    return start(ctx.ensure_object(Output), _merged(ctx, node), spec)
+
+
+def _merged(ctx: click.Context, node: dict[str, Any]) -> dict[str, Any]:
+    """Options after `run` win over those before it, which know of the environment too."""
+    before = ctx.parent.params if ctx.parent is not None else {}
+    return {
+        name: value
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        else before.get(name, value)
+        for name, value in node.items()
+    }
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    """Those that were given; the others keep the defaults of the shim."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def shim_options(addresses: tuple[str, ...], node: dict[str, Any]) -> ShimOptions:
+    """The options of the shim from those of the command line."""
+    import socket
+
+    from worker_shim.agent.options import ShimOptions
+
+    return ShimOptions(
+        node=node["node"] or socket.gethostname(),
+        coordinators=addresses,
+        store_dir=node["store"].absolute(),
+        address=node["address"],
+        **_given(
+            staging_dir=node["staging"] and node["staging"].absolute(),
+            run_dir=node["run_dir"] and node["run_dir"].absolute(),
+            state_dir=node["node_state"] and node["node_state"].absolute(),
+            criu=node["criu"],
+            linger_s=node["linger_s"],
+        ),
+    )
+
+
+def start(output: Output, node: dict[str, Any], worker: dict[str, Any] | None) -> int:
+    """Run the shim in a pid namespace of its own until it ends; returns its exit code."""
+    from worker_shim.agent.run import run_shim
+
+    from worker_shim.agent.options import WorkerSpec
+
+    options = shim_options(output.addresses, node)
+    spec = None if worker is None else WorkerSpec(**worker)
+    ended: int = asyncio.run(run_shim(options, spec))
+    return ended

@@ -1,0 +1,189 @@
+"""`jobs`, `nodes`, `snapshots`, `show`, `plan`, `abort`: tables, JSON, exit codes."""
+
+from __future__ import annotations
+
+import time
+
+from allstop.v1 import operator_pb2 as pb
+from allstop.v1 import records_pb2 as records
+
+from coordinator.core.errors import NoPlan, NotFound
+from coordinator.link.mapping import failure_of_error
+from coordinator.store.codec import to_proto
+
+from .conftest import Cli, FakeOperator
+
+SNAPSHOT = records.Snapshot(
+    snapshot="llm-1",
+    job="llm",
+    epoch=7,
+    world_size=4,
+    step=152,
+    cut=records.CUT_STEP,
+    image_bytes=1_200_000_000,
+    committed_unix_s=time.time() - 125,
+    workers=[
+        records.WorkerRecord(
+            job="llm",
+            worker=number,
+            node=f"node-{number}",
+            address=f"10.0.0.{number}",
+            ranks=[records.RankState(rank=2 * number + i, boundary=152) for i in range(2)],
+            dump_ms=812,
+        )
+        for number in range(2)
+    ],
+)
+
+
+def test_jobs(cli: Cli, operator: FakeOperator) -> None:
+    job = records.JobRecord(job="llm", workers=2, world_size=4, latest="llm-1")
+    worker = records.WorkerState(job="llm", worker=0, workers=2, state="running")
+    operator.replies["ListJobs"] = pb.ListJobsReply(
+        jobs=[
+            pb.JobView(
+                job=job, workers=[worker], nodes=["node-0"], state="incomplete", step=2**40,
+                latest_unix_s=time.time() - 7200,
+            )
+        ]
+    )  # fmt: skip
+    table = cli("jobs")
+    assert table.code == 0, table.err
+    assert table.err == ""
+    header, row = table.out.splitlines()
+    assert header.split() == [
+        "JOB",
+        "STATE",
+        "WORKERS",
+        "RANKS",
+        "STEP",
+        "LATEST",
+        "SNAPSHOT",
+        "AGE",
+    ]
+    assert row.split() == ["llm", "incomplete", "1/2", "4", str(2**40), "llm-1", "2", "h", "0", "m"]
+
+    [view] = cli("-o", "json", "jobs").json
+    assert view["job"] == {
+        "job": "llm", "workers": 2, "world_size": 4, "incarnation": 0, "latest": "llm-1"
+    }  # fmt: skip
+    assert view["step"] == 2**40
+    assert view["workers"][0]["state"] == "running"
+
+
+def test_no_jobs_is_said(cli: Cli, operator: FakeOperator) -> None:
+    operator.replies["ListJobs"] = pb.ListJobsReply()
+    assert "no job" in cli("jobs").out
+    assert cli("jobs", "-o", "json").json == []
+
+
+def test_nodes(cli: Cli, operator: FakeOperator) -> None:
+    facts = records.NodeFacts(node="node-1", address="10.0.0.1", criu_version="4.2")
+    facts.memory_free_bytes = 5_400_000_000
+    lost = records.NodeFacts(node="node-2", address="10.0.0.2")
+    operator.replies["ListNodes"] = pb.ListNodesReply(
+        nodes=[
+            pb.NodeView(facts=facts, state="attached"),
+            pb.NodeView(facts=lost, state="lost", reason="its stream ended"),
+        ]
+    )
+    table = cli("nodes").out
+    assert "node-1   10.0.0.1   attached" in table
+    assert "spare" in table
+    assert "5.4 GB" in table
+    assert "lost: its stream ended" in table
+    views = cli("nodes", "-o", "json").json
+    assert [view["facts"]["node"] for view in views] == ["node-1", "node-2"]
+
+
+def test_snapshots_newest_first(cli: Cli, operator: FakeOperator) -> None:
+    older = records.Snapshot(snapshot="llm-0", job="llm", cut=records.CUT_FREEZE, step=0)
+    older.committed_unix_s = SNAPSHOT.committed_unix_s - 100
+    operator.replies["ListSnapshots"] = pb.ListSnapshotsReply(
+        snapshots=[older, SNAPSHOT], latest="llm-1"
+    )
+    _, first, second = cli("snapshots", "llm").out.splitlines()
+    assert first.startswith("llm-1 (latest)")
+    assert "152" in first
+    assert "1.2 GB" in first
+    assert "2 m" in first
+    assert second.split()[:2] == ["llm-0", "-"]  # frozen anywhere: no step
+    answer = cli("snapshots", "llm", "-o", "json").json
+    assert answer["latest"] == "llm-1"
+    assert [one["snapshot"] for one in answer["snapshots"]] == ["llm-1", "llm-0"]
+    assert operator.requests[0][1].job == "llm"
+
+
+def test_show_has_every_rank_and_phase(cli: Cli, operator: FakeOperator) -> None:
+    attempt = records.AttemptRecord(
+        attempt="llm-1",
+        job="llm",
+        state=records.ATTEMPT_STATE_COMMITTED,
+        cut=records.CUT_STEP,
+        target=152,
+        reason="all stored",
+        pause_ms=941,
+        timings=[
+            records.PhaseTiming(
+                phase=records.PHASE_DUMP, started_ms=40, took_ms=900, slowest="worker 1 on node-1"
+            )
+        ],
+    )
+    operator.replies["Show"] = pb.ShowReply(snapshot=SNAPSHOT, attempt=attempt)
+    table = cli("show", "llm-1").out
+    for text in ("2:152 3:152", "812 ms", "941 ms", "DUMP", "900 ms", "worker 1 on node-1"):
+        assert text in table
+    shown = cli("show", "llm-1", "-o", "json").json
+    assert shown["snapshot"]["cut"] == "step"
+    assert shown["attempt"]["state"] == "COMMITTED"
+    assert shown["restore"] is None
+
+
+def test_an_unknown_id(cli: Cli, operator: FakeOperator) -> None:
+    operator.replies["Show"] = NotFound("nothing has the id [x]", advice="`allstop snapshots JOB`")
+    ran = cli("show", "x", "-o", "json")
+    assert ran.code == 4
+    assert "error: nothing has the id [x]" in ran.err
+    assert "next   `allstop snapshots JOB`" in ran.err
+    assert ran.json["error"]["kind"] == "NotFound"
+    assert ran.json["error"]["exit_code"] == 4
+
+
+def test_plan(cli: Cli, operator: FakeOperator) -> None:
+    operator.replies["PlanRestore"] = pb.PlanReply(
+        plan=records.Plan(
+            job="llm",
+            snapshot="llm-1",
+            placements=[
+                records.Placement(
+                    worker=1, from_node="n1", from_address="10.0.0.1", to_node="n2",
+                    to_address="10.0.0.2", why="n1 is lost",
+                )
+            ],
+            addresses=[records.AddressMove(old="10.0.0.1", new="10.0.0.2")],
+        ),
+        refused=[pb.PlanReply().refused.add(node="n1", worker=1, reasons=["it is lost"])],
+    )  # fmt: skip
+    table = cli("plan", "llm", "--snapshot", "llm-1").out
+    assert "n2 (10.0.0.2)" in table
+    assert "10.0.0.1 -> 10.0.0.2" in table
+    assert "n1, worker 1: it is lost" in table
+    assert cli.request("PlanRestore").snapshot == "llm-1"
+    assert cli("plan", "llm", "-o", "json").json["plan"]["placements"][0]["to_node"] == "n2"
+
+
+def test_no_plan_gives_every_reason(cli: Cli, operator: FakeOperator) -> None:
+    failure = to_proto(failure_of_error(NoPlan("no set of nodes fits llm-1", advice="add a node")))
+    reply = pb.PlanReply(failure=failure)
+    reply.refused.add(node="n1", worker=1, reasons=["memory: 2 GB of 4 GB", "no CRIU"])
+    operator.replies["PlanRestore"] = reply
+    ran = cli("plan", "llm", "-o", "json")
+    assert ran.code == 6
+    assert "| n1, worker 1: memory: 2 GB of 4 GB; no CRIU" in ran.err
+    assert ran.json["refused"][0]["reasons"] == ["memory: 2 GB of 4 GB", "no CRIU"]
+
+
+def test_abort(cli: Cli, operator: FakeOperator) -> None:
+    operator.replies["Abort"] = pb.AbortReply(note="llm-2 is given up")
+    assert cli("abort", "llm-2", "--reason", "wrong job").out == "llm-2 is given up\n"
+    assert cli.request("Abort").reason == "wrong job"

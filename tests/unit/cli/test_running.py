@@ -1,0 +1,160 @@
+"""`up`, `coordinator`, `shim`: what their command lines hand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coordinator.server.run
+import worker_shim.agent.run
+from coordinator.cli.main import main
+from coordinator.core.errors import SetupError
+from coordinator.server.run import CoordinatorOptions
+from worker_shim.agent.options import STAGING_DIRECTORY, ShimOptions, WorkerSpec
+
+Given = list[Any]
+
+
+@pytest.fixture
+def plane(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., CoordinatorOptions]:
+    """Run `allstop …` with a coordinator that only remembers its options; returns them."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    given: Given = []
+
+    async def remember(options: CoordinatorOptions) -> int:
+        given.append(options)
+        return 0
+
+    monkeypatch.setattr(coordinator.server.run, "run_coordinator", remember)
+
+    def run(*arguments: str) -> CoordinatorOptions:
+        assert main(arguments) == 0
+        options = given.pop()
+        assert isinstance(options, CoordinatorOptions)
+        return options
+
+    return run
+
+
+def test_up_has_its_own_etcd(plane: Callable[..., CoordinatorOptions], tmp_path: Path) -> None:
+    options = plane("up", "--listen", "10.0.0.9:1", "--policy", "dump_s=2m", "--policy", "park_s=3")
+    assert options.listen == ("10.0.0.9:1",)
+    assert options.data == tmp_path / "allstop" / "etcd"
+    assert options.unix_socket == tmp_path / "allstop" / "allstop.sock"
+    assert options.policy == {"dump_s": 120.0, "park_s": 3.0}
+    assert (tmp_path / "allstop").stat().st_mode & 0o077 == 0
+
+
+def test_an_etcd_elsewhere(plane: Callable[..., CoordinatorOptions], tmp_path: Path) -> None:
+    state = str(tmp_path / "other")
+    for verb in ("up", "coordinator"):
+        options = plane(
+            verb, "--etcd", "https://a:1,https://b:2", "--etcd", "c:3", "--state-dir", state,
+            "--lease", "7s",
+        )  # fmt: skip
+        assert options.etcd == ("https://a:1", "https://b:2", "c:3")
+        assert options.data is None
+        assert options.lease_s == 7.0
+        assert options.unix_socket == tmp_path / "other" / "allstop.sock"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("coordinator",),
+        ("up", "--policy", "dump_s"),
+        ("up", "--policy", "dump_s=soon"),
+        ("up", "--policy", "journal_limit=1.5"),
+        ("up", "--etcd-ca", "/no/such/file"),
+        ("up", "--etcd-cert", __file__),
+    ],
+)
+def test_command_lines_that_make_no_sense(line: tuple[str, ...]) -> None:
+    assert main(line) == 2
+
+
+def test_the_error_of_a_coordinator_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(_: CoordinatorOptions) -> int:
+        raise SetupError("there is no etcd", advice="make tools")
+
+    monkeypatch.setattr(coordinator.server.run, "run_coordinator", fail)
+    assert main(["up", "--state-dir", str(tmp_path)]) == 14
+    assert "there is no etcd" in capsys.readouterr().err
+
+
+@pytest.fixture
+def shim(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ShimOptions, WorkerSpec | None]]:
+    """Run `allstop shim …` with a shim that only remembers its options; returns them."""
+    given: Given = []
+
+    async def remember(options: ShimOptions, worker: WorkerSpec | None) -> int:
+        given.append((options, worker))
+        return 0
+
+    monkeypatch.setattr(worker_shim.agent.run, "run_shim", remember)
+
+    def run(*arguments: str) -> tuple[ShimOptions, WorkerSpec | None]:
+        assert main(arguments) == 0
+        options, worker = given.pop()
+        assert not given
+        return options, worker
+
+    return run
+
+
+Shim = Callable[..., tuple[ShimOptions, WorkerSpec | None]]
+
+
+def test_a_spare(shim: Shim) -> None:
+    options, worker = shim("shim", "--node", "n3", "--coordinator", "h:1", "--coordinator", "i:2")
+    assert worker is None
+    assert (options.node, options.coordinators) == ("n3", ("h:1", "i:2"))
+    assert options.staging_dir == STAGING_DIRECTORY
+
+
+def test_a_worker(shim: Shim, tmp_path: Path) -> None:
+    options, worker = shim(
+        "shim", "--node", "n1", "--store", "/shared", "--linger", "2s", "run", "--job", "llm",
+        "--workers", "2", "--worker", "1", "--cwd", str(tmp_path), "--store", "/nearer", "--",
+        "torchrun", "--nnodes", "2", "-o", "x", "--", "y",
+    )  # fmt: skip
+    assert worker is not None
+    assert worker.argv == ("torchrun", "--nnodes", "2", "-o", "x", "--", "y")
+    assert (worker.job, worker.worker, worker.workers) == ("llm", 1, 2)
+    assert worker.cwd == tmp_path
+    assert worker.env["PATH"]
+    assert options.node == "n1"
+    assert options.store_dir == Path("/nearer")  # after `run` wins
+    assert options.linger_s == 2.0
+
+
+def test_the_command_line_wins_over_the_environment(
+    shim: Shim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALLSTOP_NODE", "from-env")
+    monkeypatch.setenv("ALLSTOP_JOB", "llm")
+    run = ("run", "--workers", "1", "--worker", "0", "true")
+    assert shim("shim", *run)[0].node == "from-env"
+    assert shim("shim", "--node", "typed", *run)[0].node == "typed"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [("--workers", "2", "--worker", "2"), ("--workers", "0", "--worker", "0"), ("--workers", "2")],
+)
+def test_a_worker_that_cannot_be(place: tuple[str, ...]) -> None:
+    assert main(["shim", "run", "--job", "llm", *place, "--", "true"]) == 2
+
+
+def test_a_shim_ends_with_its_workers_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ended(*_: object) -> int:
+        return 9
+
+    monkeypatch.setattr(worker_shim.agent.run, "run_shim", ended)
+    run = ["run", "--job", "a", "--workers", "1", "--worker", "0", "false"]
+    assert main(["shim", *run]) == 9
