@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from coordinator.core.errors import BugError
 from coordinator.core.events import NodeAttached, NodeReported, WorkerExited
 from coordinator.core.fit import Candidate
-from coordinator.core.model import JobRecord, NodeFacts, Snapshot, WorkerState
+from coordinator.core.model import JobRecord, NodeFacts, WorkerState
 
 ATTACHED, LOST, LEFT = "attached", "lost", "left"
 NOT_ALIVE = frozenset({"exited"})
@@ -167,11 +167,11 @@ class Cluster:
         job.world_size = state.world_size or job.world_size
         return ""
 
-    def place(self, snapshot: Snapshot, state: WorkerState, node: str) -> None:
+    def place(self, state: WorkerState, node: str) -> None:
         """A restored worker runs; its shim's next report replaces what is noted here."""
-        job = self.jobs[snapshot.job]
-        job.world_size = snapshot.world_size or job.world_size
-        job.workers = len(snapshot.workers)
+        job = self.jobs[state.job]
+        job.world_size = state.world_size or job.world_size
+        job.workers = state.workers
         if self.attached(node):
             self.nodes[node].workers[(state.job, state.worker)] = state
             job.places[state.worker] = node

@@ -25,7 +25,7 @@ from coordinator.core.errors import (
 )
 from coordinator.core.events import Event
 from coordinator.core.failures import failure_of
-from coordinator.core.journal import Decision, Journal
+from coordinator.core.journal import Decision, Journal, cause_of
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -42,7 +42,7 @@ from coordinator.core.model import (
 from coordinator.core.planner import plan
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
-from coordinator.core.running import AnyAction, Running
+from coordinator.core.running import AnyAction, AnyRecord, Running
 from coordinator.core.table import step
 from coordinator.core.view import JobView, NodeView, job_views, node_views
 
@@ -86,7 +86,8 @@ class Control:
             self._cluster.load(job)
         commands: list[Command] = []
         heir = Heir(self.epoch, self.coordinator, self.policy, now)
-        for record in (*attempts, *restores):
+        found: tuple[AnyRecord, ...] = (*attempts, *restores)
+        for record in found:
             if record.state in HAVE_ENDED:
                 self._running.remember(id_of(record), record)
                 continue
@@ -108,7 +109,7 @@ class Control:
         if meet is None:
             raise IllegalEvent(f"the core does not know the event {type(event).__name__}")
         self._now = max(self._now, now)
-        self._cause = _cause_of(event)
+        self._cause = cause_of(event)
         return meet(self, event)
 
     def next_wakeup(self) -> float | None:
@@ -140,8 +141,8 @@ class Control:
         """A worker that is held for an action that is over (or unknown here) is told to run."""
         if state.state not in HELD or not state.action or state.action in self._running:
             return []
-        reason = f"{state.action} is over"
-        self._note(f"worker {state.worker} on {node} is held by {state.action}, which is over")
+        reason = f"worker {state.worker} on {node} is held by {state.action}, which is over"
+        self._note(reason)
         return [
             SendOrder(
                 node=node,
@@ -327,26 +328,9 @@ class Control:
         if action.ended:
             self._running.end(action)
             if isinstance(action, Restore) and action.state is RestoreState.RUNNING:
-                self._settle(action)
+                for state in action.restored_workers():
+                    self._cluster.place(state, action.members[state.worker].node)
         return commands
-
-    def _settle(self, r: Restore) -> None:
-        """The restored workers are the job now; their shims' next reports say the rest."""
-        if r.snapshot is None:
-            return
-        for record in r.snapshot.workers:
-            state = WorkerState(
-                job=r.job,
-                worker=record.worker,
-                workers=len(r.snapshot.workers),
-                state="running",
-                incarnation=r.incarnation,
-                root_pid=r.root_pids.get(record.worker, 0),
-                world_size=r.snapshot.world_size,
-                ranks=record.ranks,
-                command=record.command,
-            )
-            self._cluster.place(r.snapshot, state, r.members[record.worker].node)
 
     def _note(self, reason: str, ignored: bool = False, action: str = "", state: str = "") -> None:
         self._journal.note(Decision(self._now, action, self._cause, reason, state, ignored))
@@ -407,15 +391,6 @@ class Control:
         for member in awaited:
             if not self._cluster.attached(member.node) and not (adopted and action.adopted):
                 raise BugError(f"{action.id} awaits {member}, which is out of reach")
-
-
-def _cause_of(event: Event) -> str:
-    name = type(event).__name__
-    worker = getattr(event, "worker", None)
-    node = getattr(event, "node", "")
-    if worker is not None:
-        return f"{name} of worker {worker} on {node}"
-    return f"{name} of {node}" if node else name
 
 
 _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {

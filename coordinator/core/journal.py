@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from coordinator.core.events import Event
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -16,6 +18,16 @@ class Decision:
     reason: str  # one sentence
     state: str = ""  # state of the action afterwards
     ignored: bool = False  # the event changed nothing
+
+
+def cause_of(event: Event) -> str:
+    """An event in short, with its place."""
+    name = type(event).__name__
+    worker = getattr(event, "worker", None)
+    node = getattr(event, "node", "")
+    if worker is not None:
+        return f"{name} of worker {worker} on {node}"
+    return f"{name} of {node}" if node else name
 
 
 class Journal:

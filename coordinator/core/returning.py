@@ -102,6 +102,25 @@ class Restore(Action[RestoreState]):
         """Whether a report of a node may complete something: old workers there are to end."""
         return self.state is S.CLEARING and any(at == node for at, _ in self.strays)
 
+    def restored_workers(self) -> list[WorkerState]:
+        """The workers as they are once released; their shims' next reports say the rest."""
+        if self.snapshot is None:
+            return []
+        return [
+            WorkerState(
+                job=self.job,
+                worker=record.worker,
+                workers=len(self.snapshot.workers),
+                state="running",
+                incarnation=self.incarnation,
+                root_pid=self.root_pids.get(record.worker, 0),
+                world_size=self.snapshot.world_size,
+                ranks=tuple(replace(rank, parked=False) for rank in record.ranks),
+                command=record.command,
+            )
+            for record in self.snapshot.workers
+        ]
+
     def validate(self) -> None:
         """Raise BugError when the restore breaks a rule of its own."""
         if self.ended and self.rounds:
