@@ -88,7 +88,7 @@ class Hub:
     def lose(self, stream: ShimStream, why: AllstopError) -> None:
         """The stream is gone without Goodbye; only the first call for a stream does anything."""
         if self._detach(stream, why):
-            reason = str(stream.ending or why)
+            reason = (stream.ending or why).what
             self._tell(events.NodeLost(stream.node, stream.session, reason))
             log.warning("node lost", node=stream.node, session=stream.session, reason=reason)
 
