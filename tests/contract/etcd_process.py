@@ -1,0 +1,147 @@
+"""An etcd that a test may pause, kill and start again on the same ports, with TLS if asked."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 20.0
+
+
+def free_ports(number: int) -> list[int]:
+    """Loopback ports that were free just now, all different."""
+    probes = [socket.socket() for _ in range(number)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@dataclass
+class Certificates:
+    """A small authority: certificates for a server named etcd.test and for a client."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self._authority("ca")
+        self._authority("stranger")
+        self._signed("server", "DNS:etcd.test,IP:127.0.0.1", "serverAuth,clientAuth")
+        self._signed("client", "DNS:coordinator", "clientAuth")
+
+    def __getitem__(self, name: str) -> Path:
+        return self.folder / name
+
+    def _authority(self, name: str) -> None:
+        self._openssl(
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 "
+            f"-subj /CN={name} -keyout {name}.key -out {name}.crt"
+        )
+
+    def _signed(self, name: str, alternatives: str, usage: str) -> None:
+        (self.folder / "ext").write_text(
+            f"subjectAltName={alternatives}\nextendedKeyUsage={usage}\n"
+        )
+        self._openssl(
+            "req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "
+            f"-subj /CN={name} -keyout {name}.key -out {name}.csr"
+        )
+        self._openssl(
+            f"x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 "
+            f"-extfile ext -out {name}.crt"
+        )
+
+    def _openssl(self, arguments: str) -> None:
+        subprocess.run(
+            ["openssl", *arguments.split()],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+            timeout=20,
+        )
+
+
+@dataclass
+class OwnEtcd:
+    """One single-member etcd."""
+
+    folder: Path
+    certificates: Certificates | None = None
+    process: subprocess.Popen[bytes] | None = None
+    ports: list[int] = field(default_factory=lambda: free_ports(3))
+
+    @property
+    def endpoint(self) -> str:
+        """Where clients reach it, scheme included."""
+        return f"{'https' if self.certificates else 'http'}://127.0.0.1:{self.ports[0]}"
+
+    def start(self) -> None:
+        """Start it, or start it again, and wait until it serves."""
+        _, peer, metrics = self.ports
+        peer_url = f"http://127.0.0.1:{peer}"
+        path = ROOT / ".tools" / "bin" / "etcd"
+        arguments = [
+            str(path) if path.exists() else "etcd",
+            f"--data-dir={self.folder / 'data'}",
+            "--name=own",
+            f"--listen-client-urls={self.endpoint}",
+            f"--advertise-client-urls={self.endpoint}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=own={peer_url}",
+            f"--listen-metrics-urls=http://127.0.0.1:{metrics}",
+        ]
+        if self.certificates:
+            names = {
+                "cert-file": "server.crt",
+                "key-file": "server.key",
+                "trusted-ca-file": "ca.crt",
+            }
+            arguments += [f"--{flag}={self.certificates[name]}" for flag, name in names.items()]
+            arguments.append("--client-cert-auth")
+        setpriv = shutil.which("setpriv")  # so that it ends even if pytest is killed
+        tied = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*tied, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self._wait(metrics)
+
+    def kill(self) -> None:
+        """End it at once; what it acknowledged is on its disk."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def pause(self) -> None:
+        """Let it answer nothing while its connections stay open."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """End the pause."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def _wait(self, port: int) -> None:
+        """Ask /health over plain HTTP until the member is healthy."""
+        assert self.process is not None
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+                    connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+                    answer = b"".join(iter(lambda: connection.recv(4096), b""))
+            except OSError:
+                time.sleep(0.05)
+                continue
+            if b'"true"' in answer:
+                return
+        raise AssertionError(f"etcd did not start: {(self.folder / 'log').read_text()[-2000:]}")

@@ -1,0 +1,401 @@
+"""What every store keeps, held against memory and against a real etcd alike."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from coordinator.core.errors import BugError, Fenced, NotFound, StoreError
+from coordinator.core.model import AttemptState, RestoreState
+from coordinator.store.kv import Delete, Put, Range
+from coordinator.store.port import Changed, Loaded
+from coordinator.store.records import Records
+from tests.contract.material import (
+    JOB,
+    WAIT_S,
+    Bench,
+    attempt,
+    begun,
+    commit,
+    committed,
+    latest,
+    node,
+    restore,
+    snapshot,
+    worker,
+)
+
+# -- reading and writing ---------------------------------------------------------------------------
+
+
+async def test_empty_store_is_empty(bench: Bench) -> None:
+    store = await bench.store()
+    loaded = await store.load()
+    assert (loaded.jobs, loaded.attempts, loaded.restores, loaded.damaged) == ((), (), (), ())
+    assert await store.snapshots("llm") == ()
+    assert await store.nodes() == ()
+    for question in (store.snapshot("s"), store.show("s"), store.show("s", "llm")):
+        with pytest.raises(NotFound, match="s"):
+            await question
+
+
+async def test_what_was_put_is_loaded_by_the_next_leader(bench: Bench) -> None:
+    first = await bench.store()
+    await first.put_job(JOB)
+    await first.put_job(replace(JOB, job="llm-2", world_size=8))
+    await committed(first, "a1")
+    await begun(first, "a2")
+    await first.put_attempt(attempt("a2", AttemptState.DUMPING))
+    await begun(first, "a3")
+    await first.put_attempt(attempt("a3", AttemptState.ABORTED))
+    await first.admit_restore(restore("r1", "a1"), 1)
+    await bench.rights[0].resign()
+
+    second = await bench.store()
+    loaded = await second.load()
+    assert loaded.jobs == (
+        replace(JOB, incarnation=2, latest="a1"),
+        replace(JOB, job="llm-2", world_size=8),
+    )
+    assert loaded.attempts == (attempt("a2", AttemptState.DUMPING),)
+    assert loaded.restores == (restore("r1", "a1"),)
+    await second.put_attempt(attempt("a2", AttemptState.ABORTED))
+    await second.put_restore(replace(restore("r1", "a1"), state=RestoreState.FAILED))
+    assert (await second.load()).attempts == (await second.load()).restores == ()
+
+
+async def test_job_never_goes_back_and_keeps_latest(bench: Bench) -> None:
+    store = await bench.store()
+    await store.put_job(JOB)
+    await committed(store, "a1")
+    await store.put_job(replace(JOB, incarnation=3, latest="nonsense"))
+    assert (await store.load()).jobs == (replace(JOB, incarnation=3, latest="a1"),)
+    with pytest.raises(StoreError, match="incarnation 3 already") as caught:
+        await store.put_job(replace(JOB, incarnation=2))
+    assert caught.value.definite
+
+
+async def test_nodes_are_published_and_go_with_the_leader(bench: Bench) -> None:
+    right = await bench.lead()
+    store = await bench.store(right)
+    await store.put_node(node("n0"))
+    await store.put_node(node("n1"))
+    await store.put_node(replace(node("n1"), address="10.0.0.9"))
+    assert await store.nodes() == (node("n0"), replace(node("n1"), address="10.0.0.9"))
+    await store.forget_node("n0")
+    await store.forget_node("n0")
+    assert [each.node for each in await store.nodes()] == ["n1"]
+    await right.resign()
+    assert await store.nodes() == ()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\0b"])
+async def test_names_that_would_leave_their_place_are_refused(bench: Bench, name: str) -> None:
+    store = await bench.store()
+    with pytest.raises(Exception, match="cannot be the name of a job"):
+        await store.put_job(replace(JOB, job=name))
+
+
+# -- fence and compare-and-set ---------------------------------------------------------------------
+
+
+async def test_deposed_leader_changes_nothing(bench: Bench) -> None:
+    old = await bench.store()
+    await committed(old, "a1")
+    await begun(old, "a2")
+    await bench.kv.revoke(bench.rights[0].lease)  # behind its back, as etcd ends a lease
+    new = await bench.store()
+    assert bench.rights[1].epoch > bench.rights[0].epoch
+    before = await new.load()
+    writes: list[Callable[[Records], object]] = [
+        lambda s: s.put_attempt(attempt("a2", AttemptState.HOLDING)),
+        lambda s: s.put_job(replace(JOB, incarnation=9)),
+        lambda s: commit(s, "a2"),
+        lambda s: s.admit_restore(restore("r1", "a1"), 1),
+        lambda s: s.put_node(node("n0")),
+        lambda s: s.find_commit("llm", "a2"),
+    ]
+    for write in writes:
+        stale = await bench.store(bench.rights[0])
+        stale._seen = dict(old._seen)  # each write must be stopped by etcd's own comparison
+        bench.rights[0]._lost.clear()
+        with pytest.raises(Fenced, match=r"epoch \d+ has ended"):
+            await write(stale)  # type: ignore[misc]
+    assert replace(await new.load(), revision=0) == replace(before, revision=0)
+    assert await new.nodes() == ()
+    with pytest.raises(Fenced):  # and it knows by itself from then on
+        bench.rights[0].check()
+
+
+async def test_replica_without_a_fence_reads_only(bench: Bench) -> None:
+    leader = await bench.store()
+    await committed(leader, "a1")
+    replica = Records(bench.kv, None, bench.prefix)
+    assert (await replica.load()).jobs == (await leader.load()).jobs
+    with pytest.raises(Fenced, match="does not lead"):
+        await replica.put_job(JOB)
+
+
+async def test_record_changed_by_another_is_not_overwritten_unseen(bench: Bench) -> None:
+    right = await bench.lead()
+    one, two = await bench.store(right), await bench.store(right)
+    await begun(one, "a1")
+    with pytest.raises(StoreError, match="attempts/a1 was changed by somebody else") as caught:
+        await begun(two, "a1")
+    assert caught.value.definite
+    await two.put_attempt(attempt("a1", AttemptState.HOLDING))  # it was told, so now it may
+    with pytest.raises(StoreError, match="changed by somebody else"):
+        await one.put_attempt(attempt("a1", AttemptState.PARKING))
+    assert (await one.load()).attempts == (attempt("a1", AttemptState.HOLDING),)
+
+
+# -- the commit ------------------------------------------------------------------------------------
+
+
+async def test_commit_is_seen_whole_or_not_at_all(bench: Bench) -> None:
+    store = await bench.store()
+    await store.put_job(JOB)
+    await begun(store, "a1")
+    await store.put_workers("llm", "a1", [worker(0)])
+    with pytest.raises(NotFound):
+        await store.snapshot("a1")
+    assert await latest(store) == ""
+    await commit(store, "a1")
+    assert await store.snapshot("a1") == await store.snapshot("a1", "llm") == snapshot("a1")
+    assert await store.snapshots("llm") == (replace(snapshot("a1"), workers=()),)
+    assert await latest(store) == "a1"
+    shown = await store.show("a1")
+    assert shown.snapshot == snapshot("a1")
+    assert shown.attempt == attempt("a1", AttemptState.COMMITTED)
+    assert shown.restore is None
+
+
+async def test_commit_twice_is_one_commit(bench: Bench) -> None:
+    store = await bench.store()
+    await committed(store, "a1")
+    revision = (await store.load()).revision
+    await commit(store, "a1")
+    assert (await store.load()).revision == revision
+    with pytest.raises(StoreError, match="digest d-a1"):
+        await store.commit(
+            replace(snapshot("a1"), digest="other"), attempt("a1", AttemptState.COMMITTED)
+        )
+
+
+async def test_committed_attempt_is_never_undone(bench: Bench) -> None:
+    store = await bench.store()
+    await begun(store, "a1")
+    await store.commit(snapshot("a1"), attempt("a1", AttemptState.STOPPING))
+    for state in (AttemptState.ABORTING, AttemptState.ABORTED):
+        with pytest.raises(StoreError, match="was committed") as caught:
+            await store.put_attempt(attempt("a1", state))
+        assert caught.value.definite
+    await store.put_attempt(attempt("a1", AttemptState.COMMITTED))
+    assert (await store.show("a1")).attempt == attempt("a1", AttemptState.COMMITTED)
+
+
+async def test_latest_never_goes_back(bench: Bench) -> None:
+    store = await bench.store()
+    await begun(store, "z-first")
+    await begun(store, "a-second")
+    await commit(store, "a-second")
+    await commit(store, "z-first")
+    assert await latest(store) == "a-second"
+    assert [each.snapshot for each in await store.snapshots("llm")] == ["a-second", "z-first"]
+    await committed(store, "m-third")
+    assert await latest(store) == "m-third"
+
+
+async def test_commit_of_an_older_incarnation_is_refused(bench: Bench) -> None:
+    store = await bench.store()
+    await committed(store, "a1")
+    await begun(store, "a2")
+    await store.admit_restore(restore("r1", "a1"), 1)
+    with pytest.raises(StoreError, match="restored meanwhile") as caught:
+        await commit(store, "a2")
+    assert caught.value.definite
+    assert await store.find_commit("llm", "a2") is None
+    await begun(store, "a3", incarnation=2)
+    await commit(store, "a3", incarnation=2)
+    assert await latest(store) == "a3"
+
+
+async def test_commit_that_makes_no_sense_is_our_own_bug(bench: Bench) -> None:
+    store = await bench.store()
+    done = attempt("a1", AttemptState.COMMITTED)
+    with pytest.raises(BugError, match="was not stored before"):
+        await store.commit(snapshot("a1"), done)
+    await begun(store, "a1")
+    whole = snapshot("a1")
+    for broken, record in [
+        (whole, attempt("a1", AttemptState.PERSISTING)),
+        (whole, attempt("a2", AttemptState.COMMITTED)),
+        (replace(whole, workers=()), done),
+        (replace(whole, workers=(worker(0), worker(0))), done),
+        (replace(whole, workers=(worker(0),)), done),
+    ]:
+        with pytest.raises(BugError):
+            await store.commit(broken, record)
+    assert await store.snapshots("llm") == ()
+
+
+async def test_find_commit_settles_both_ways(bench: Bench) -> None:
+    store = await bench.store()
+    assert await store.find_commit("llm", "a0") is None
+    await committed(store, "a1")
+    assert await store.find_commit("llm", "a1") == snapshot("a1")
+    await begun(store, "a2")
+    other = await bench.store(bench.rights[0])  # its commit is planned, then a2 is settled
+    await other.load()
+    assert await store.find_commit("llm", "a2") is None
+    with pytest.raises(StoreError, match="changed by somebody else") as caught:
+        await commit(other, "a2")
+    assert caught.value.definite
+    await store.put_attempt(attempt("a2", AttemptState.ABORTED))
+
+
+async def test_large_worlds_are_written_in_batches(bench: Bench) -> None:
+    store = await bench.store()
+    await begun(store, "a1")
+    big = tuple(replace(worker(number), command=("x" * 8000,)) for number in range(300))
+    await store.put_workers("llm", "a1", big[:150])
+    before = (await store.load()).revision
+    await store.commit(
+        replace(snapshot("a1", 300), workers=big), attempt("a1", AttemptState.COMMITTED)
+    )
+    assert (await store.load()).revision - before == 3  # half was there: two batches, the commit
+    assert (await store.snapshot("a1")).workers == big
+    huge = replace(worker(0), command=("x" * 2_000_000,))
+    await begun(store, "a2")
+    with pytest.raises(StoreError, match=r"workers/0 would be \d+ bytes") as caught:
+        await store.put_workers("llm", "a2", [huge])
+    assert caught.value.definite
+
+
+async def test_snapshot_with_a_worker_missing_is_refused_by_name(bench: Bench) -> None:
+    store = await bench.store()
+    await committed(store, "a1")
+    await bench.kv.write([], [Delete(store.keys.worker("llm", "a1", 1))])
+    with pytest.raises(StoreError, match="a1 is not whole in the store: 1 workers with 1 of 2"):
+        await store.snapshot("a1")
+
+
+# -- restores --------------------------------------------------------------------------------------
+
+
+async def test_two_restores_at_once_one_wins(bench: Bench) -> None:
+    right = await bench.lead()
+    stores = [await bench.store(right), await bench.store(right)]
+    await committed(stores[0], "a1")
+    results = await asyncio.gather(
+        *(s.admit_restore(restore(f"r{i}", "a1"), 1) for i, s in enumerate(stores)),
+        return_exceptions=True,
+    )
+    lost = [each for each in results if each is not None]
+    assert len(lost) == 1
+    assert isinstance(lost[0], StoreError)
+    assert lost[0].definite
+    loaded = await stores[0].load()
+    assert loaded.jobs[0].incarnation == 2
+    assert len(loaded.restores) == 1
+
+
+async def test_admission_can_be_asked_again_and_followed(bench: Bench) -> None:
+    store = await bench.store()
+    await committed(store, "a1")
+    await store.admit_restore(restore("r1", "a1"), 1)
+    await store.admit_restore(restore("r1", "a1"), 1)
+    running = replace(restore("r1", "a1"), state=RestoreState.RUNNING)
+    await store.put_restore(running)
+    assert (await store.show("r1")).restore == running
+    with pytest.raises(StoreError, match="r1 is in the store already"):
+        await store.admit_restore(restore("r1", "a1"), 1)
+
+
+async def test_restore_of_what_is_not_there_is_refused(bench: Bench) -> None:
+    store = await bench.store()
+    with pytest.raises(NotFound, match="no job llm"):
+        await store.admit_restore(restore("r1", "a1"), 1)
+    await committed(store, "a1")
+    await begun(store, "a2")
+    with pytest.raises(NotFound, match="no snapshot a2"):
+        await store.admit_restore(restore("r1", "a2"), 1)
+    with pytest.raises(StoreError, match="not admitted"):
+        await store.put_restore(restore("r1", "a1"))
+    for old, new in ((0, 2), (2, 3), (1, 1)):
+        with pytest.raises(StoreError, match="it is at 1"):
+            await store.admit_restore(restore("r1", "a1", incarnation=new), old)
+
+
+# -- damage and watching ---------------------------------------------------------------------------
+
+
+async def test_damaged_value_is_named_and_keeps_nobody_else_down(bench: Bench) -> None:
+    store = await bench.store()
+    await store.put_job(JOB)
+    keys = store.keys
+    await bench.kv.write(
+        [],
+        [
+            Put(keys.job("bad"), b"\xff\x00"),
+            Put(keys.attempt("llm", "a9"), b'{"attempt": "a8", "job": "llm"}'),
+            Put(keys.snapshot("llm", "s9"), b"{}"),
+        ],
+    )
+    loaded = await store.load()
+    assert [each.job for each in loaded.jobs] == ["llm"]
+    named = " ".join(each.what for each in loaded.damaged)
+    assert keys.job("bad") in named
+    assert keys.attempt("llm", "a9") in named
+    with pytest.raises(StoreError, match=f"{keys.prefix}/jobs/llm/snapshots/s9"):
+        await store.snapshot("s9", "llm")
+    with pytest.raises(StoreError, match="changed by somebody else"):  # not overwritten unseen
+        await begun(store, "a9")
+
+
+async def test_value_of_another_record_under_a_key_is_named(bench: Bench) -> None:
+    store = await bench.store()
+    await committed(store, "a1")
+    item = (await bench.kv.read(Range(store.keys.snapshot("llm", "a1")))).found[0][0]
+    await bench.kv.write([], [Put(store.keys.snapshot("llm", "a2"), item.value)])
+    with pytest.raises(StoreError, match="snapshots/a2 in the store is of another snapshot: a1"):
+        await store.snapshot("a2", "llm")
+
+
+async def test_jobs_whose_names_begin_alike_are_kept_apart(bench: Bench) -> None:
+    store = await bench.store()
+    names = ["llm", "llm-b", "llm.c", "llm0"]
+    for name in names:
+        await store.put_job(replace(JOB, job=name))
+        await begun(store, f"{name}-1", name)
+        await store.commit(
+            snapshot(f"{name}-1", job=name), attempt(f"{name}-1", AttemptState.COMMITTED, name)
+        )
+    assert sorted(await store.job_names()) == sorted(names)
+    assert {each.job: each.latest for each in (await store.load()).jobs} == {
+        name: f"{name}-1" for name in names
+    }
+    assert (await store.snapshot("llm-b-1")).job == "llm-b"
+
+
+async def test_watch_gives_everything_then_each_change(bench: Bench) -> None:
+    store = await bench.store()
+    await store.put_job(JOB)
+    async with aclosing(store.watch()) as news, asyncio.timeout(WAIT_S):
+        first = await anext(news)
+        assert isinstance(first, Loaded)
+        assert first.jobs == (JOB,)
+        await committed(store, "a1")
+        changes = [await anext(news) for _ in range(4)]
+        assert all(isinstance(each, Changed) for each in changes)
+        records = [each.record for each in changes if isinstance(each, Changed)]
+        assert records[0] == attempt("a1", AttemptState.ADMITTING)
+        assert attempt("a1", AttemptState.COMMITTED) in records[1:]
+        assert replace(snapshot("a1"), workers=()) in records[1:]
+        assert replace(JOB, latest="a1") in records[1:]
+        await bench.kv.write([], [Put(store.keys.job("bad"), b"?"), Delete(store.keys.job("llm"))])
+        last = {each.key: each for each in [await anext(news), await anext(news)]}  # type: ignore[union-attr]
+        assert last[store.keys.job("llm")].record is None
+        assert last[store.keys.job("bad")].damaged is not None
