@@ -99,7 +99,7 @@ def allstop() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `allstop` and return its exit code; never raises except for a second Ctrl-C."""
-    output = Output()
+    output = Output(arguments)
     try:
         ended = allstop.main(args=arguments, standalone_mode=False, obj=output, prog_name="allstop")
     except AllstopError as error:

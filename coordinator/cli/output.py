@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,10 +44,11 @@ def plain(value: object) -> object:
 class Output:
     """The consoles and the format of one run of `allstop`; click hands it to every verb."""
 
-    def __init__(self) -> None:
+    def __init__(self, arguments: Sequence[str] | None = None) -> None:
         """Begin with a table for people and the default coordinators."""
         self.format = "table"
         self.coordinators: tuple[str, ...] = ()
+        self.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
 
     @property
     def json(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -154,10 +155,21 @@ def shim_options(addresses: tuple[str, ...], node: dict[str, Any]) -> ShimOption
 
 
 def start(output: Output, node: dict[str, Any], worker: dict[str, Any] | None) -> int:
-    """Run the shim in a pid namespace of its own until it ends; returns its exit code."""
-    from worker_shim.agent.run import run_shim
+    """Run the shim until it ends and return its exit code.
+
+    On a machine that is no container the command begins again in a pid namespace of its own:
+    every pid of an image must be free for a restore. Raises SetupError when that is not allowed.
+    """
+    from worker_shim.process.namespace import enter_own_pid_namespace, in_initial_pid_namespace
+
+    if in_initial_pid_namespace():
+        # -P: a `coordinator` directory in the user's own directory is not us. This must come
+        # before gRPC is imported, which starts threads.
+        again = [sys.executable, "-P", "-m", "coordinator.cli.main", *output.arguments]
+        enter_own_pid_namespace(again)
 
     from worker_shim.agent.options import WorkerSpec
+    from worker_shim.agent.run import run_shim
 
     options = shim_options(output.addresses, node)
     spec = None if worker is None else WorkerSpec(**worker)

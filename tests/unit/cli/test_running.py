@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from coordinator.cli.main import main
 from coordinator.core.errors import SetupError
 from coordinator.server.run import CoordinatorOptions
 from worker_shim.agent.options import STAGING_DIRECTORY, ShimOptions, WorkerSpec
+from worker_shim.process import namespace
+
+from .conftest import Cli
 
 Given = list[Any]
 
@@ -97,6 +102,7 @@ def shim(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ShimOptions, Wo
         return 0
 
     monkeypatch.setattr(worker_shim.agent.run, "run_shim", remember)
+    monkeypatch.setattr(namespace, "in_initial_pid_namespace", lambda: False)
 
     def run(*arguments: str) -> tuple[ShimOptions, WorkerSpec | None]:
         assert main(arguments) == 0
@@ -156,5 +162,34 @@ def test_a_shim_ends_with_its_workers_code(monkeypatch: pytest.MonkeyPatch) -> N
         return 9
 
     monkeypatch.setattr(worker_shim.agent.run, "run_shim", ended)
+    monkeypatch.setattr(namespace, "in_initial_pid_namespace", lambda: False)
     run = ["run", "--job", "a", "--workers", "1", "--worker", "0", "false"]
     assert main(["shim", *run]) == 9
+
+
+def test_on_a_bare_machine_the_shim_begins_again_in_a_namespace_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[list[str]] = []
+
+    def enter(argv: list[str]) -> None:
+        begun.append(argv)
+        raise SetupError("not here")
+
+    monkeypatch.setattr(namespace, "in_initial_pid_namespace", lambda: True)
+    monkeypatch.setattr(namespace, "enter_own_pid_namespace", enter)
+    assert main(["shim", "--node", "n 1"]) == 14
+    assert [argv[-3:] for argv in begun] == [["shim", "--node", "n 1"]]
+
+
+def test_grpc_is_not_loaded_before_the_namespace(cli: Cli) -> None:
+    look = (
+        "import sys; from worker_shim.process import namespace\n"
+        "namespace.in_initial_pid_namespace = lambda: True\n"
+        "namespace.enter_own_pid_namespace = lambda argv: sys.exit(40 + ('grpc' in sys.modules))\n"
+        "from coordinator.cli.main import main; main(['shim'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], env=cli.environment(), timeout=30, check=False
+    )
+    assert done.returncode == 40
