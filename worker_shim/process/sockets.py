@@ -13,12 +13,17 @@ from worker_shim.process.view import Descriptor, ProcessView, TreeView
 # What the kernel calls the protocols that are carried (struct proto.name of each family).
 _CARRIED = ("TCP", "TCPv6", "UDP", "UDPv6", "UDP-Lite", "UDPLITEv6", "UNIX", "UNIX-STREAM")
 
+# Tried with CRIU 4.2.1: these come back when idle, so they are no reason to refuse.
+_CARRIED_WHEN_IDLE = {
+    "NETLINK": ("netlink", "a netlink socket, carried only with nothing unread in it"),
+    "PACKET": ("packet_socket", "a packet socket, which another node may not have a device for"),
+    "RAW": ("raw_socket", "a raw socket, carried only with nothing unread in it"),
+    "RAWv6": ("raw_socket", "a raw socket, carried only with nothing unread in it"),
+}
+
 _NOT_CARRIED = {
-    "NETLINK": ("netlink", "a netlink socket", "close it once the network was asked"),
-    "PACKET": ("packet_socket", "a packet socket", "end the packet capture"),
-    "RAW": ("raw_socket", "a raw socket", "close it (ping and the like)"),
-    "RAWv6": ("raw_socket", "a raw socket", "close it (ping and the like)"),
     "AF_VSOCK": ("vsock", "a vsock to the hypervisor", "turn off the guest agent's client"),
+    "MPTCP": ("mptcp", "a multipath TCP socket", "turn MPTCP off (Go: GODEBUG=multipathtcp=0)"),
 }
 
 # <linux/sock_diag.h>, <linux/unix_diag.h>, <linux/netlink.h>
@@ -43,15 +48,22 @@ def check(tree: TreeView) -> Iterator[Finding]:
         if protocol.startswith("UNIX"):
             unix.append((process, descriptor))
         elif protocol and protocol not in _CARRIED:
-            code, what, advice = _NOT_CARRIED.get(
-                protocol,
-                ("socket", f"a socket of kind {protocol}", "turn off the feature that opens it"),
-            )
-            yield process.finding(
-                Severity.REFUSE, code, f"has descriptor {descriptor.number} on {what}", advice
-            )
+            yield _uncommon(process, descriptor, protocol)
     if unix:
         yield from _to_outside(tree, unix)
+
+
+def _uncommon(process: ProcessView, descriptor: Descriptor, protocol: str) -> Finding:
+    has = f"has descriptor {descriptor.number} on"
+    if protocol in _CARRIED_WHEN_IDLE:
+        code, what = _CARRIED_WHEN_IDLE[protocol]
+        return process.finding(
+            Severity.WARN, code, f"{has} {what}", "close it when it is not needed"
+        )
+    code, what, advice = _NOT_CARRIED.get(
+        protocol, ("socket", f"a socket of kind {protocol}", "turn off the feature that opens it")
+    )
+    return process.finding(Severity.REFUSE, code, f"{has} {what}", advice)
 
 
 def _to_outside(tree: TreeView, unix: list[tuple[ProcessView, Descriptor]]) -> Iterator[Finding]:

@@ -95,11 +95,9 @@ REFUSED = {
         "check(libc.syscall(321, 0, p, 72))"
     ),
     "userfaultfd": "check(libc.syscall(323, 1))",
-    "netlink": "s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
-    "packet_socket": "s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)",
-    "raw_socket": "s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)",
     "vsock": "s = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)",
-    "socket": "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)  # MPTCP",
+    "mptcp": "s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)",
+    "socket": "s = socket.socket(44, socket.SOCK_RAW)  # AF_XDP",
     "device": "os.open('/dev/loop-control' if os.path.exists('/dev/loop-control') else "
     "'/dev/fuse', os.O_RDWR)",
     "descriptor": (
@@ -119,7 +117,8 @@ REFUSED = {
 WHAT_MAY_BE_MISSING = {
     "io_uring": lambda: not _answers(425, 4, ctypes.create_string_buffer(120)),
     "vsock": lambda: not _family(socket.AF_VSOCK, socket.SOCK_STREAM),
-    "socket": lambda: not _family(socket.AF_INET, socket.SOCK_STREAM, 262),
+    "mptcp": lambda: not _family(socket.AF_INET, socket.SOCK_STREAM, 262),
+    "socket": lambda: not _family(44, socket.SOCK_RAW),
     "device": lambda: not (os.path.exists("/dev/loop-control") or os.path.exists("/dev/fuse")),
     "bpf": lambda: (
         not _answers(
@@ -234,6 +233,17 @@ def test_what_only_may_fail_is_a_warning(look: Look) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("code", "family", "protocol"),
+    [("netlink", "AF_NETLINK", 0), ("packet_socket", "AF_PACKET", 0), ("raw_socket", "AF_INET", 1)],
+)
+def test_sockets_that_come_back_only_idle_are_a_warning(
+    look: Look, code: str, family: str, protocol: int
+) -> None:
+    findings = look(f"s = socket.socket(socket.{family}, socket.SOCK_RAW, {protocol})")
+    assert [(f.severity, f.code) for f in findings] == [(Severity.WARN, code)]
+
+
 def test_reserved_huge_pages_are_a_warning(look: Look) -> None:
     pages = Path("/proc/sys/vm/nr_hugepages")
     before = pages.read_text()
@@ -250,5 +260,5 @@ def test_reserved_huge_pages_are_a_warning(look: Look) -> None:
 
 
 def test_refusals_come_first(look: Look) -> None:
-    findings = look("check(libc.inotify_init()); s = socket.socket(socket.AF_PACKET, 3, 0)")
+    findings = look("check(libc.inotify_init()); s = socket.socket(socket.AF_VSOCK, 1)")
     assert [f.severity for f in findings] == [Severity.REFUSE, Severity.WARN]
