@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -54,11 +55,21 @@ async def running_coordinator(
     try:
         await reign.begin()
         seat.reign = reign
+        ending = asyncio.create_task(_close_when_ended(reign, seat))
         yield RunningCoordinator(reign, serving, seat, chosen)
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
     finally:
         seat.reign = None
         await reign.close()
         await serving.stop(0.2)
+
+
+async def _close_when_ended(reign: Reign, seat: Seat) -> None:
+    """What a replica does when its right to lead ends."""
+    why = await reign.ended()
+    seat.reign, seat.empty = None, str(why)
+    await reign.close()
 
 
 def _always() -> None:
