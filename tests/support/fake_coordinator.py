@@ -44,6 +44,7 @@ class Peer:
 
     def hang_up(self) -> None:
         """End the stream without a word."""
+        self.ended = True
         self.outgoing.put_nowait(None)
 
     async def until(self, wanted: Callable[[shim_pb2.ShimMessage], Any], deadline_s: float) -> Any:
@@ -134,7 +135,7 @@ def order_message(
 
 
 class FakeCoordinator(shim_pb2_grpc.ShimLinkServicer):
-    """`async with FakeCoordinator("unix:/tmp/x") as coordinator: peer = await coordinator.peer("n0")`"""
+    """A server on `address` for as long as its context lasts; shims arrive as peers by node."""
 
     def __init__(self, address: str, *, epoch: int = 1, report_interval_ms: int = 50) -> None:
         self.address = address

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 import structlog
 from allstop.v1 import shim_pb2
 
-from coordinator.core.errors import AllstopError, BadRequest, Fenced
+from coordinator.core.errors import AllstopError, Fenced
 from coordinator.core.model import NodeFacts, WorkerState
 from worker_shim.agent import wire
 from worker_shim.agent.fence import Fence
@@ -126,17 +126,13 @@ class Agent:
 
     def _on_order(self, message: shim_pb2.Order) -> None:
         try:
+            self._fence.admit(message.epoch)
             order = wire.order_of(message)
-        except BadRequest as error:
-            log.error("order not understood", why=str(error))
-            return
-        try:
-            self._fence.admit(order.epoch)
             lane = self._lane(order.job, order.worker)
         except AllstopError as error:
-            node = self._probe.current().node
-            error.at(job=order.job, worker=order.worker, node=node, phase=order.phase.value)
-            self._answer(order, Outcome(failure=wire.failure_of(error)))
+            error.at(job=message.job, worker=message.worker, node=self._probe.current().node)
+            log.warning("order refused", job=message.job, worker=message.worker, why=str(error))
+            self.send(wire.refusal_message(message, error))
             return
         lane.submit(order)
 

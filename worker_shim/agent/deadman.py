@@ -17,6 +17,7 @@ class DeadManTimer:
         self._undo = undo
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        self.ran_out = asyncio.Event()
         self._until = 0.0
         self._action = ""
 
@@ -37,6 +38,7 @@ class DeadManTimer:
         if hold_s <= 0:
             return
         self._cancel()
+        self.ran_out.clear()
         loop = asyncio.get_running_loop()
         self._action = action
         self._until = loop.time() + hold_s
@@ -53,12 +55,13 @@ class DeadManTimer:
 
     def _fire(self, hold_s: float) -> None:
         self._timer = None
+        self.ran_out.set()
         self._task = asyncio.get_running_loop().create_task(self._run(hold_s))
 
     async def _run(self, hold_s: float) -> None:
         await self._undo(self._action, hold_s)
 
-    async def fired(self) -> None:
+    async def settled(self, *, deadline_s: float) -> None:
         """Wait for an undo that is on its way; for an orderly end of the shim."""
         if self._task is not None:
-            await self._task
+            await asyncio.wait({self._task}, timeout=deadline_s)

@@ -247,6 +247,7 @@ class Lane:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=DEAD_MAN_S)
+        await self.timer.settled(deadline_s=DEAD_MAN_S)
 
 
 def _bug(error: Exception) -> BugError:

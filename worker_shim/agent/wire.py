@@ -28,6 +28,8 @@ from coordinator.core.model import (
 )
 from worker_shim.agent.order import Order, Outcome
 
+_PHASES = frozenset(records_pb2.Phase.values())
+
 
 def failure_of(error: AllstopError) -> Failure:
     """The error as it travels."""
@@ -157,6 +159,22 @@ def result_message(order: Order, outcome: Outcome) -> shim_pb2.ShimMessage:
     if outcome.record is not None:
         result.record.CopyFrom(to_message(outcome.record))
     return shim_pb2.ShimMessage(result=result)
+
+
+def refusal_message(order: shim_pb2.Order, error: AllstopError) -> shim_pb2.ShimMessage:
+    """The answer to an order that was not begun, perhaps because it makes no sense."""
+    known = records_pb2.Phase.Name(order.phase) if order.phase in _PHASES else ""
+    error.at(phase=known.removeprefix("PHASE_"))
+    return shim_pb2.ShimMessage(
+        result=shim_pb2.OrderResult(
+            epoch=order.epoch,
+            job=order.job,
+            worker=order.worker,
+            action=order.action,
+            phase=order.phase,
+            failure=to_message(failure_of(error)),
+        )
+    )
 
 
 def hello_message(
