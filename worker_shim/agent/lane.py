@@ -182,21 +182,26 @@ class Lane:
         )
         if not persisting_now:
             await self._interrupt(action)
-        deadline = Deadline(DEAD_MAN_S)
+        deadline, outcome = Deadline(DEAD_MAN_S), Outcome()
         text = f"{action} held the worker for {held_s:.1f} s without a word; undone by itself"
         log.warning("dead-man timer ran out", worker=worker.name, action=action, held_s=held_s)
         async with self._foreground:
             try:
-                restoration = worker.restoration
-                if restoration is not None and restoration.action == action:
-                    await undoing.put_away(worker, action, deadline)
+                if worker.restored_by == action:
+                    outcome = await undoing.put_away(worker, action, deadline)
                 else:
-                    await undoing.put_back(worker, action, deadline, delete=not persisting_now)
+                    outcome = await undoing.put_back(
+                        worker, action, deadline, delete=not persisting_now
+                    )
             except AllstopError as error:
+                outcome = Outcome(failure=failure_of(error.at(phase=Phase.UNDO.value)))
                 worker.state = "faulted"
                 text = f"{action}: the dead-man timer could not undo: {error}"
                 log.error("worker is faulted", worker=worker.name, why=str(error))
         worker.findings = (*worker.findings, Finding(Severity.WARN, "dead_man", text))
+        newest = [e.order for e in self._entries.values() if e.order.action == action]
+        for order in newest[-1:]:  # nobody asked, but whoever ordered the hold should know
+            self._answer(replace(order, phase=Phase.UNDO), outcome)
         worker.changed(worker)
 
     def _not_held(self, order: Order) -> None:

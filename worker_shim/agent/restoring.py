@@ -36,7 +36,6 @@ class Restoration:
     sockets: Sockets
     facts: ImageFacts
     connections: tuple[Endpoint, ...] = ()
-    began_to_clear: bool = False
 
 
 def _record(order: Order) -> WorkerRecord:
@@ -89,7 +88,7 @@ async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         return Outcome(note="the old worker is gone; none comes here")
     restoration = _restoration(worker, order)
     restoration.connections = order.connections
-    restoration.began_to_clear = True
+    worker.restored_by = order.action
     old = drivers.network.sockets(worker.tree()).established if worker.root_pid else ()
     locals_ = tuple(end for end in restoration.sockets.established if is_loopback(end))
     new = (*order.connections, *locals_)
@@ -153,7 +152,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     What CRIU has forked when it fails is gone again; the worker is then not there.
     """
     restoration, drivers = _restoration(worker, order), worker.drivers
-    if not restoration.began_to_clear:
+    if worker.restored_by != order.action:
         raise Refused(f"{order.action} has not cleared this node", where=worker.where)
     manifest, images = restoration.manifest, restoration.place / IMAGES
     moves = {move.old: move.new for move in order.addresses}

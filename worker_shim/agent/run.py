@@ -34,6 +34,8 @@ async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
     for a worker that was stopped on purpose. Raises SetupError, DriverError (missing binary, no
     store) and BadRequest with nothing left running.
     """
+    if not structlog.is_configured():  # stdout is the worker's
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     drivers, probe = build(options)
     agent = Agent(drivers, Fence(options.state_dir / options.node), probe)
     stream = Stream(options.coordinators, agent)

@@ -114,16 +114,14 @@ async def put_away(worker: Worker, action: str, deadline: Deadline) -> Outcome:
 
     A worker of the old incarnation that the restore has not touched yet is left alone.
     """
-    restoration = worker.restoration
-    ours = restoration is not None and restoration.action == action
-    if ours or not worker.alive:
-        if restoration is not None and restoration.began_to_clear:
-            await worker.kill(deadline_s=deadline.left_s)
-            worker.state = ""
+    if worker.restored_by == action:
+        await worker.kill(deadline_s=deadline.left_s)
+        worker.state, worker.restored_by = "", ""
         await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+        worker.end_hold()
+    if worker.restoration is not None and worker.restoration.action == action:
         worker.restoration = None
     await _delete(worker, action)
-    worker.end_hold()
     return Outcome(note="what was restored is gone")
 
 

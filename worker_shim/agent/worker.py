@@ -64,6 +64,7 @@ class Worker:
     dumped: dict[str, Dumped] = field(default_factory=dict)
     published: dict[str, str] = field(default_factory=dict)
     restoration: Restoration | None = None
+    restored_by: str = ""  # the restore that has killed the old tree and made the present one
     programs: asyncio.Task[tuple[ProgramFile, ...]] | None = None
     watching: asyncio.Task[None] | None = None
 

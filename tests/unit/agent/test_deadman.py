@@ -23,6 +23,7 @@ async def test_a_held_worker_is_let_go(rig: Rig, phase: str) -> None:
     await until_free(rig)
     assert rig.free()
     assert [finding.code for finding in rig.worker.findings] == ["dead_man"]
+    assert not (await rig.answer("UNDO", 0)).HasField("failure")
     late = (await rig.order("RESUME")).failure
     assert late.kind == "AttemptFailed"
     await rig.to("PERSIST", "a2")  # the next attempt finds a free worker
@@ -65,6 +66,7 @@ async def test_what_cannot_be_undone_is_faulted(rig: Rig) -> None:
     rig.process.sticky = True
     await until_free(rig, "faulted")
     assert "could not undo" in rig.worker.findings[-1].text
+    assert (await rig.answer("UNDO", 0)).failure.kind == "DriverError"
     rig.process.sticky = False
 
 

@@ -91,6 +91,15 @@ async def test_a_failed_restore_is_put_away(rig: Rig, driver: str, method: str, 
     assert rig.free()
 
 
+async def test_a_worker_that_was_released_already_is_put_away_too(rig: Rig) -> None:
+    """Another worker of the job could not be released, so the restore failed as a whole."""
+    saved = await rig.to("PERSIST")
+    await rig.back_to("RELEASE", saved)
+    await rig.done("UNDO", "r1", kill=True)
+    assert (rig.process.state, rig.agent.states()) == ("", ())
+    assert not any(message.HasField("exited") for message in rig.sent)
+
+
 async def test_undo_before_clear_leaves_the_old_worker_alone(rig: Rig) -> None:
     saved = await rig.to("PERSIST")
     await rig.back_to("FETCH", saved)
