@@ -6,6 +6,7 @@ the gap between two steps is taken, less the usual time of a step.
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import statistics
 import threading
@@ -67,7 +68,7 @@ class StepWatch:
         """The longest gap between two steps of a rank, less its median gap; the worst rank's."""
         worst = 0.0
         for times in self._times.values():
-            gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+            gaps = [after - before for before, after in itertools.pairwise(times)]
             if len(gaps) >= 3:
                 worst = max(worst, max(gaps) - statistics.median(gaps))
         return worst * 1000
@@ -77,6 +78,6 @@ class StepWatch:
         gaps = [
             after - before
             for times in self._times.values()
-            for before, after in zip(times, times[1:], strict=False)
+            for before, after in itertools.pairwise(times)
         ]
         return statistics.median(gaps) * 1000 if gaps else 0.0

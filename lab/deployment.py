@@ -17,6 +17,7 @@ from lab.cluster import Lab
 from lab.host import DISK, Host
 
 PORT = 7411
+STAGING = Path("/run/allstop-staging")  # memory: the shorter the dump, the shorter the stop
 STOP_TIMEOUT_S = 20.0
 
 
@@ -102,7 +103,8 @@ class Deployment:
         return [
             *("--node", host.name, "--address", host.address),
             *("--coordinator", f"{self.lab.control.address}:{PORT}"),
-            *("--store", str(self.store), "--staging", str(DISK / "staging")),
+            *("--store", str(self.store), "--staging", str(STAGING)),
+            *("--node-state", str(DISK / "node")),
             *self.options,
         ]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coordinator.api.client import OperatorClient
+from coordinator.api.values import ActionEvent
 from coordinator.core.errors import AllstopError, SetupError
 from coordinator.core.model import AttemptRecord, RestoreRecord, Snapshot
 from lab.cluster import Lab
@@ -128,14 +130,23 @@ class Story:
 
     async def checkpoint(self, client: OperatorClient) -> tuple[AttemptRecord, Snapshot]:
         """Take a checkpoint while the job trains."""
-        self.say("allstop checkpoint " + JOB)
-        last = None
-        async for event in client.checkpoint(JOB, cut=self.options.cut):
-            self.say(f"  {event.elapsed_ms:>6} ms  {event.state:<11} {event.reason}")
-            last = event
+        last = await self.follow("checkpoint", client.checkpoint(JOB, cut=self.options.cut))
         if last is None or last.snapshot is None or last.attempt is None:
             raise SetupError("the checkpoint did not end in a snapshot", details=self.last_words())
         return last.attempt, last.snapshot
+
+    async def follow(
+        self, verb: str, events: AsyncGenerator[ActionEvent, None]
+    ) -> ActionEvent | None:
+        """Say what happens to an action, each state once; returns the last event."""
+        self.say(f"allstop {verb} {JOB}")
+        last = None
+        async with aclosing(events):
+            async for event in events:
+                if last is None or (last.state, last.reason) != (event.state, event.reason):
+                    self.say(f"  {event.elapsed_ms:>6} ms  {event.state:<11} {event.reason}")
+                last = event
+        return last
 
     async def lose_a_node(self, client: OperatorClient) -> tuple[int, float, float]:
         """Pull the plug of one busy node; returns the job's last step, and two times."""
@@ -143,6 +154,7 @@ class Story:
         last_step = await self.step_of(client)
         killed_at = time.monotonic()
         self.lab.hosts[killed].power_off()
+        del self.deployment.shims[killed]
         self.say(f"{killed} loses power at step {last_step}: shim, ranks and network are gone")
         deadline = killed_at + LOSS_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -155,12 +167,8 @@ class Story:
 
     async def restore(self, client: OperatorClient) -> tuple[RestoreRecord, int]:
         """Put the snapshot back on the nodes that are left."""
-        self.say("allstop restore " + JOB)
         began = time.monotonic()
-        last = None
-        async for event in client.restore(JOB):
-            self.say(f"  {event.elapsed_ms:>6} ms  {event.state:<11} {event.reason}")
-            last = event
+        last = await self.follow("restore", client.restore(JOB))
         recovery_ms = round((time.monotonic() - began) * 1000)
         if last is None or last.restore is None:
             raise SetupError("the restore did not end", details=self.last_words())

@@ -15,15 +15,18 @@ VERSION_MIN = (4, 2)  # older ones cannot dump inet sockets on Linux >= 6.16
 VERSION_DEADLINE_S = 20.0
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 RUN = Path("/run")
+CHECKOUT = Path(__file__).resolve().parents[2] / ".tools" / "bin" / "criu"  # made by `make tools`
 HOW_TO_GET_IT = f"run `make tools`, or name a CRIU >= 4.2 by {BINARY_VARIABLE}"
 
 
 def find_criu(given: str | Path | None = None) -> Path:
-    """The program: the one given, else the one `ALLSTOP_CRIU` names, else the one on the PATH.
+    """The program: given, named by `ALLSTOP_CRIU`, in `.tools/bin` of a checkout, or on the PATH.
 
     Raises SetupError when there is none.
     """
-    wanted = str(given or os.environ.get(BINARY_VARIABLE) or "criu")
+    wanted = str(given or os.environ.get(BINARY_VARIABLE) or "")
+    if not wanted:
+        wanted = str(CHECKOUT) if CHECKOUT.exists() else "criu"
     found = shutil.which(wanted, path=f"{os.environ.get('PATH', os.defpath)}:{SBIN}")
     if found is None:
         raise SetupError(f"there is no program {wanted}", advice=HOW_TO_GET_IT)
