@@ -98,6 +98,7 @@ async def checkpoint(address: str) -> str:
         return went.last.snapshot.snapshot
 
 
+@pytest.mark.slow
 async def test_snapshots_outlive_an_orderly_end_and_a_kill(state: Path) -> None:
     taken = []
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
