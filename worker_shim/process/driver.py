@@ -13,6 +13,7 @@ from coordinator.core.errors import BugError, DriverError
 from coordinator.core.model import Finding
 from worker_shim.process import launching, proc
 from worker_shim.process.launcher import PR_SET_CHILD_SUBREAPER
+from worker_shim.process.orphans import Orphans
 from worker_shim.process.port import LaunchSpec, Tree, TreeProcess
 from worker_shim.process.preflight import inspect
 from worker_shim.process.waiting import ProcessHandle
@@ -33,6 +34,7 @@ class LinuxProcessDriver:
         self._ended: dict[int, int] = {}  # pid: exit code, reaped while nobody waited
         self._waiting: dict[int, set[asyncio.Future[int]]] = {}
         self._members: dict[int, tuple[TreeProcess, ...]] = {}  # of each root, as last seen
+        self._orphans = Orphans(lambda pid: pid in self._members or pid in self._waiting)
 
     async def launch(self, spec: LaunchSpec, *, deadline_s: float) -> int:
         """Start the worker clean and return its pid, a child of this process.
@@ -54,14 +56,20 @@ class LinuxProcessDriver:
         if failure is not None:
             self._kill_launcher(pid)
             raise failure
+        self.look(pid)
         return pid
 
     def look(self, root_pid: int) -> Tree:
         """Scan the tree now; an empty tree when the root is gone."""
+        self._orphans.sweep()
         tree = proc.look(root_pid)
         if tree.processes:
             self._members[root_pid] = tree.processes
         return tree
+
+    def known_roots(self) -> tuple[int, ...]:
+        """Roots of the trees that were looked at and not killed here."""
+        return tuple(self._members)
 
     async def stop(self, root_pid: int, *, deadline_s: float) -> Tree:
         """SIGSTOP the whole tree and wait until every task is stopped; return the tree.

@@ -17,10 +17,7 @@ from worker_shim.process import proc
 from worker_shim.process.driver import LinuxProcessDriver
 from worker_shim.process.port import LaunchSpec
 
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
-]
+pytestmark = pytest.mark.root
 
 Start = Callable[..., "asyncio.Future[int]"]
 
@@ -45,7 +42,7 @@ sys.exit(7)
 async def driver() -> AsyncIterator[LinuxProcessDriver]:
     driver = LinuxProcessDriver()
     yield driver
-    for root in list(driver._members):
+    for root in driver.known_roots():
         await driver.kill(root, deadline_s=10)
 
 
@@ -188,8 +185,9 @@ async def test_a_tree_that_keeps_forking_is_stopped_whole(
 async def test_orphans_stay_in_the_tree_and_die_with_it(
     driver: LinuxProcessDriver, tmp_path: Path
 ) -> None:
-    script = "(setsid sleep 300 & echo $! > orphan); sleep 301; true"
+    script = "(setsid sleep 300 & echo $! > it; mv it orphan); sleep 301; true"
     root = await shell(driver, tmp_path, script, 3)
+    await until((tmp_path / "orphan").exists)
     orphan = int((tmp_path / "orphan").read_text())
     assert orphan in driver.look(root).pids
     waiting = asyncio.ensure_future(driver.wait(root))
