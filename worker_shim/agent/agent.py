@@ -188,8 +188,11 @@ class Agent:
     async def reporting(self) -> None:
         """Report on every change and at least every interval, for as long as the shim lives."""
         while True:
-            await self.report()
             self._changed.clear()
+            try:
+                await self.report()
+            except Exception:  # a report that fails must not take the worker with it
+                log.exception("cannot report")
             try:
                 async with asyncio.timeout(self._interval_s):
                     await self._changed.wait()
@@ -215,6 +218,9 @@ class Agent:
         for lane in tuple(self._lanes.values()):
             await lane.abandon()
             if lane.worker.state:
-                await lane.alone(put_out)
+                try:
+                    await lane.alone(put_out)
+                except AllstopError as error:
+                    log.error("worker is left behind", worker=lane.worker.name, why=str(error))
         for task in tuple(self._tasks):
             task.cancel()

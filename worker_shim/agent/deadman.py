@@ -44,9 +44,10 @@ class DeadManTimer:
         self._until = loop.time() + hold_s
         self._timer = loop.call_later(hold_s, self._fire, hold_s)
 
-    def disarm(self) -> None:
-        """The worker is not held any more."""
-        self._cancel()
+    def disarm(self, action: str = "") -> None:
+        """The worker is not held any more (by this action, where one is named)."""
+        if action in ("", self._action):
+            self._cancel()
 
     def _cancel(self) -> None:
         if self._timer is not None:

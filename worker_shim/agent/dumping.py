@@ -40,10 +40,15 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.begin_hold()
     worker.state = "stopped"
     sockets = drivers.network.sockets(tree)
-    await drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
-    open_files = await asyncio.to_thread(
-        drivers.files.cut, tree, place / FILES, copy_limit_bytes=drivers.copy_limit_bytes
+    locking = asyncio.ensure_future(
+        drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
     )
+    try:
+        open_files = await asyncio.to_thread(
+            drivers.files.cut, tree, place / FILES, copy_limit_bytes=drivers.copy_limit_bytes
+        )
+    finally:
+        await locking
     stats = await drivers.images.dump(worker.root_pid, place / IMAGES, deadline_s=deadline.left_s)
     facts = await asyncio.to_thread(drivers.images.facts, place / IMAGES)
     _require_whole(worker, tree, facts, stats)

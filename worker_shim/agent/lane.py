@@ -60,6 +60,8 @@ BACKGROUND = frozenset({Phase.PERSIST, Phase.FETCH})
 INTERRUPTIBLE = frozenset({Phase.PARK, Phase.PERSIST, Phase.FETCH})
 # after these the worker is not held any more
 LETS_GO = frozenset({Phase.RESUME, Phase.STOP, Phase.UNDO, Phase.RELEASE})
+# a restore takes the worker from whatever held it
+TAKES_OVER = frozenset({Phase.CLEAR, Phase.RESTORE, Phase.GPU_RESTORE, Phase.GPU_UNLOCK})
 # these make sense for a worker that is not on this node
 WITHOUT_WORKER = frozenset({Phase.FETCH, Phase.CLEAR, Phase.UNDO})
 
@@ -102,7 +104,7 @@ class Lane:
             return
         if order.phase is Phase.UNDO:
             self.worker.undone.add(order.action)
-        elif order.hold_s > 0 and order.action not in self.worker.undone:
+        elif order.action not in self.worker.undone and self._may_hold(order):
             self.timer.arm(order.action, order.hold_s)
         entry = self._entries[order.key] = _Entry(order)
         name = f"{order.phase} {order.name} {order.action}"
@@ -122,12 +124,16 @@ class Lane:
         except Exception as error:
             outcome = self._failed(order, _bug(error))
         if order.phase in LETS_GO and outcome.failure is None:
-            self.timer.disarm()
+            self.timer.disarm(order.action)
         elif order.phase is Phase.HOLD and outcome.failure is not None:
             self._not_held(order)
         entry.outcome = replace(outcome, took_ms=deadline.took_ms)
         self._log(order, entry.outcome)
         self._answer(entry.order, entry.outcome)
+
+    def _may_hold(self, order: Order) -> bool:
+        """An action that is going to be refused must not touch the timer of the one that holds."""
+        return order.phase in TAKES_OVER or self.worker.action in ("", order.action)
 
     async def _in_turn(self, order: Order, deadline: Deadline) -> Outcome:
         if order.phase is Phase.UNDO:
@@ -213,7 +219,7 @@ class Lane:
             worker.page.release()
         worker.end_hold()
         worker.state = "running" if worker.state == "held" else worker.state
-        self.timer.disarm()
+        self.timer.disarm(order.action)
 
     def _failed(self, order: Order, error: AllstopError) -> Outcome:
         node = self.worker.drivers.facts.current().node

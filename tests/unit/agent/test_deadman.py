@@ -40,6 +40,17 @@ async def test_each_order_that_holds_begins_the_time_anew(rig: Rig) -> None:
     assert not timer.armed
 
 
+async def test_another_action_does_not_touch_the_timer(rig: Rig) -> None:
+    await rig.to("HOLD", hold_s=30.0)
+    timer = rig.agent._lane("llm", 0).timer
+    assert (await rig.order("HOLD", "a2", cut="CUT_STEP", hold_s=90.0)).failure.kind == "Busy"
+    assert 25 < timer.left_s <= 30
+    await rig.done("UNDO", "a2")
+    assert timer.armed
+    await rig.done("UNDO", "a1")
+    assert not timer.armed
+
+
 async def test_a_wait_is_cut_short(rig: Rig) -> None:
     await rig.to("HOLD")
     rig.page.lazy = True
