@@ -1,0 +1,248 @@
+"""Shims in miniature for tests of the core: ranks that step, holds that run out, honest answers.
+
+Nothing here reads the core's state; what a shim knows it was told by an order.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from coordinator.core import events
+from coordinator.core.commands import SendOrder
+from coordinator.core.model import (
+    Endpoint,
+    Failure,
+    Finding,
+    NodeFacts,
+    Phase,
+    ProgramFile,
+    RankState,
+    WorkerRecord,
+    WorkerState,
+)
+
+GIB = 1 << 30
+PROGRAM = ProgramFile("/usr/bin/python3", 1000, "d1")
+NEVER = float("inf")
+NEEDS_HOLD = frozenset({Phase.PARK, Phase.GPU_LOCK, Phase.GPU_SAVE, Phase.DUMP})
+
+
+def facts(node: str, **changes: object) -> NodeFacts:
+    """A node like all others, but for what is named."""
+    base = NodeFacts(
+        node=node,
+        address=f"10.0.0.{node.rpartition('-')[2]}",
+        architecture="x86_64",
+        kernel="6.18.5",
+        cpu_model="any",
+        cpu_flags=("avx2", "sse4_2"),
+        criu_version="4.2.1",
+        memory_bytes=64 * GIB,
+        memory_free_bytes=32 * GIB,
+        staging_free_bytes=100 * GIB,
+        store="store-1",
+        shim_version="0.1",
+        boot_id=f"boot-{node}",
+        files=(PROGRAM,),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+@dataclass
+class Worker:
+    """One worker as its shim has it."""
+
+    job: str
+    worker: int
+    workers: int
+    world_size: int
+    boundaries: dict[int, int]
+    incarnation: int = 0
+    findings: tuple[Finding, ...] = ()
+    held_by: str = ""
+    held_until: float = NEVER
+    state: str = "running"
+    parked: bool = False
+    moves: int = 0  # grows whenever the worker is let go: shows that a cut was not one
+    dumped: dict[str, tuple[int, dict[int, int]]] = field(default_factory=dict)
+    undone: set[str] = field(default_factory=set)
+
+    @property
+    def ranks(self) -> tuple[RankState, ...]:
+        """Its ranks as they are."""
+        return tuple(
+            RankState(rank, at, 1001 + at, boundary, self.parked)
+            for at, (rank, boundary) in enumerate(self.boundaries.items())
+        )
+
+    def report(self) -> WorkerState:
+        """What its shim tells about it."""
+        return WorkerState(
+            job=self.job,
+            worker=self.worker,
+            workers=self.workers,
+            state=self.state,
+            incarnation=self.incarnation,
+            root_pid=1000,
+            world_size=self.world_size,
+            ranks=self.ranks,
+            findings=self.findings,
+            action=self.held_by,
+        )
+
+    def let_go(self) -> None:
+        """It runs again."""
+        self.held_by, self.held_until, self.parked, self.state = "", NEVER, False, "running"
+        self.moves += 1
+
+
+@dataclass
+class Node:
+    """One node with its shim."""
+
+    facts: NodeFacts
+    session: int = 1
+    attached: bool = False
+    workers: dict[tuple[str, int], Worker] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.facts.node
+
+    def hello(self) -> events.NodeAttached:
+        """The shim opens its stream."""
+        reports = tuple(w.report() for w in self.workers.values())
+        return events.NodeAttached(self.facts, f"s{self.session}", reports)
+
+    # -- orders --------------------------------------------------------------------------------
+
+    def receive(self, order: SendOrder, now: float) -> None:
+        """An order arrives: its dead-man timer starts, whatever is done about it and when."""
+        worker = self.workers.get((order.job, order.worker))
+        if order.phase is Phase.UNDO and worker is not None:
+            worker.undone.add(order.action)
+        elif order.hold_s and worker is not None and order.action not in worker.undone:
+            worker.held_until = now + order.hold_s
+            if worker.held_by == "":
+                worker.held_by, worker.state = order.action, "held"
+
+    def carry_out(self, order: SendOrder) -> events.OrderAnswered:
+        """Do what was ordered and answer."""
+        worker = self.workers.get((order.job, order.worker))
+        place = (order.epoch, self.name, order.job, order.worker, order.action)
+        if order.phase is Phase.FETCH:
+            return events.Fetched(*place)
+        if order.phase is Phase.CLEAR:
+            return self._clear(order, place)
+        if order.phase is Phase.RESTORE:
+            return self._restore(order, place)
+        if worker is None:
+            if order.phase is Phase.UNDO:
+                return events.Undone(*place)
+            return self.fail(order, "there is no such worker here")
+        if order.phase is Phase.UNDO:
+            return self._undo(worker, order, place)
+        if order.action in worker.undone:
+            return self.fail(order, "it was undone before")
+        return self._of_worker(worker, order, place)
+
+    def fail(self, order: SendOrder, what: str, *, kind: str = "DriverError") -> events.OrderFailed:
+        """Answer that it could not be done."""
+        place = (order.epoch, self.name, order.job, order.worker, order.action)
+        return events.OrderFailed(*place, order.phase, Failure(kind, what))
+
+    def _of_worker(
+        self, worker: Worker, order: SendOrder, place: tuple[int, str, str, int, str]
+    ) -> events.OrderAnswered:
+        phase = order.phase
+        if phase in NEEDS_HOLD and worker.held_by != order.action:
+            return self.fail(order, "the hold had run out")
+        if phase is Phase.PERSIST and order.action not in worker.dumped:
+            return self.fail(order, "nothing is staged")
+        if phase is Phase.HOLD:
+            return events.Held(*place, worker.ranks, worker.findings)
+        if phase is Phase.PARK:
+            worker.boundaries = dict.fromkeys(worker.boundaries, order.target)
+            worker.parked = True
+            return events.Parked(*place, worker.ranks)
+        if phase is Phase.DUMP:
+            worker.dumped[order.action] = (worker.moves, dict(worker.boundaries))
+            return events.Dumped(*place, self.record(worker, order.action, stored=False))
+        if phase is Phase.PERSIST:
+            return events.Persisted(*place, self.record(worker, order.action, stored=True))
+        if phase in (Phase.GPU_LOCK, Phase.GPU_SAVE):
+            kind = events.GpuLocked if phase is Phase.GPU_LOCK else events.GpuSaved
+            return kind(*place)
+        return self._let_run(worker, phase, place)
+
+    def _let_run(
+        self, worker: Worker, phase: Phase, place: tuple[int, str, str, int, str]
+    ) -> events.OrderAnswered:
+        worker.let_go()
+        if phase is Phase.STOP:
+            worker.state = "exited"
+            return events.Stopped(*place)
+        return events.Released(*place) if phase is Phase.RELEASE else events.Resumed(*place, 700)
+
+    def _undo(
+        self, worker: Worker, order: SendOrder, place: tuple[int, str, str, int, str]
+    ) -> events.OrderAnswered:
+        worker.dumped.pop(order.action, None)
+        if worker.held_by == order.action:
+            worker.let_go()
+        if order.kill and worker.incarnation == order.incarnation:
+            self.workers.pop((order.job, order.worker))
+        return events.Undone(*place)
+
+    def _clear(
+        self, order: SendOrder, place: tuple[int, str, str, int, str]
+    ) -> events.OrderAnswered:
+        self.workers.pop((order.job, order.worker), None)
+        return events.Cleared(*place)
+
+    def _restore(
+        self, order: SendOrder, place: tuple[int, str, str, int, str]
+    ) -> events.OrderAnswered:
+        assert order.record is not None
+        made = Worker(
+            order.job,
+            order.worker,
+            order.workers,
+            order.world_size,
+            {r.rank: r.boundary for r in order.record.ranks},
+            order.incarnation,
+            held_by=order.action,
+            state="restored",
+            parked=True,
+        )
+        self.workers[(order.job, order.worker)] = made
+        return events.Restored(*place, 1000)
+
+    def record(self, worker: Worker, action: str, *, stored: bool) -> WorkerRecord:
+        """What the worker puts into a snapshot."""
+        boundaries = worker.dumped[action][1]
+        ranks = tuple(
+            RankState(r, i, 1001 + i, b, True) for i, (r, b) in enumerate(boundaries.items())
+        )
+        other = f"10.0.0.{9 - worker.worker}"
+        return WorkerRecord(
+            job=worker.job,
+            worker=worker.worker,
+            node=self.name,
+            address=self.facts.address,
+            root_pid=1000,
+            highest_pid=1010,
+            ranks=ranks,
+            image_bytes=GIB,
+            memory_bytes=2 * GIB,
+            manifest=f"{action}/{worker.worker}" if stored else "",
+            manifest_digest=f"m{worker.worker}" if stored else "",
+            connections=(Endpoint(self.facts.address, 5000, other, 6000),),
+            programs=(PROGRAM,),
+            architecture=self.facts.architecture,
+            cpu_flags=self.facts.cpu_flags,
+            kernel=self.facts.kernel,
+            criu_version=self.facts.criu_version,
+            store=self.facts.store,
+            held_ms=0,
+            dump_ms=400,
+        )

@@ -1,0 +1,241 @@
+"""A whole cluster in one thread for tests of the core: shims, a store, a clock that is turned.
+
+Every command of the core is carried out here and every answer is kept until the test lets it out,
+so a test decides the order of things and repeats them exactly.
+"""
+
+from collections.abc import Callable
+
+from coordinator.core import commands, events
+from coordinator.core.control import Control
+from coordinator.core.model import (
+    AttemptRecord,
+    Cut,
+    JobRecord,
+    Phase,
+    RestoreRecord,
+    Snapshot,
+)
+from coordinator.core.policy import Policy
+from tests.support.core_shims import Node, Worker
+
+WAKEUPS_MAX = 1000
+
+
+class World:
+    """Control and everything it talks to. `now` is in seconds and moves only by `tick`."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.policy = policy or Policy()
+        self.now = 0.0
+        self.epoch = 1
+        self.control = Control(epoch=1, coordinator="c1", policy=self.policy)
+        self.nodes: dict[str, Node] = {}
+        self.orders: list[commands.SendOrder] = []  # received and not answered
+        self.writes: list[commands.Command] = []  # not answered by the store
+        self.attempts: dict[str, AttemptRecord] = {}  # what the store holds
+        self.restores: dict[str, RestoreRecord] = {}
+        self.snapshots: dict[str, Snapshot] = {}
+        self.jobs: dict[str, JobRecord] = {}
+        self.watchers: list[Callable[[commands.Command], None]] = []
+        self.last: dict[str, commands.Announce] = {}
+        self.refused: dict[str, commands.Refuse] = {}
+
+    # -- events and commands -------------------------------------------------------------------
+
+    def event(self, event: events.Event) -> list[commands.Command]:
+        """Hand an event in, check the core's invariants, and carry its commands out."""
+        decided = self.control.handle(event, self.now)
+        self.control.validate()
+        self.carry_out(decided)
+        return decided
+
+    def carry_out(self, decided: list[commands.Command]) -> None:
+        """What the server would do with commands."""
+        for command in decided:
+            for watch in self.watchers:
+                watch(command)
+            if isinstance(command, commands.SendOrder):
+                node = self.nodes[command.node]
+                if node.attached:
+                    node.receive(command, self.now)
+                    self.orders.append(command)
+            elif isinstance(command, commands.FenceWorkers):
+                self._fence(command)
+            elif isinstance(command, commands.Announce):
+                if command.last:
+                    self.last[command.action] = command
+            elif isinstance(command, commands.Refuse):
+                self.refused[command.action] = command
+            else:
+                self.writes.append(command)
+
+    def _fence(self, command: commands.FenceWorkers) -> None:
+        for state in command.workers:
+            gone = self.nodes[command.node].workers.get((state.job, state.worker))
+            if gone is not None and gone.incarnation == state.incarnation:
+                self.nodes[command.node].workers.pop((state.job, state.worker))
+
+    # -- the store -----------------------------------------------------------------------------
+
+    def store(self) -> None:
+        """The store answers everything it was asked, and what that leads to."""
+        for _ in range(WAKEUPS_MAX):
+            if not self.writes:
+                return
+            self.store_one()
+        raise AssertionError("the core never stops writing")
+
+    def store_one(self) -> None:
+        """The store carries out the oldest write and answers."""
+        write = self.writes.pop(0)
+        if isinstance(write, commands.PutAttempt):
+            self.attempts[write.record.attempt] = write.record
+            self.event(events.AttemptStored(write.record.attempt, write.record.state))
+        elif isinstance(write, commands.CommitSnapshot):
+            made = write.snapshot
+            self.snapshots[made.snapshot] = made
+            self.attempts[made.snapshot] = write.record
+            self.jobs[made.job] = JobRecord(
+                made.job, len(made.workers), made.world_size, made.incarnation, made.snapshot
+            )
+            self.event(events.SnapshotCommitted(made.snapshot))
+        elif isinstance(write, commands.AdmitRestore):
+            self.restores[write.record.restore] = write.record
+            self.event(events.RestoreAdmitted(write.record.restore))
+        elif isinstance(write, commands.PutRestore):
+            self.restores[write.record.restore] = write.record
+            self.event(events.RestoreStored(write.record.restore, write.record.state))
+
+    # -- shims ---------------------------------------------------------------------------------
+
+    def node(self, node: Node) -> None:
+        """Add a node and let its shim attach."""
+        self.nodes[node.name] = node
+        self.attach(node.name)
+
+    def attach(self, name: str, *, new_session: bool = False) -> None:
+        """A shim opens its stream, anew if it had one."""
+        node = self.nodes[name]
+        node.session += new_session
+        node.attached = True
+        self.event(node.hello())
+
+    def lose(self, name: str, reason: str = "its stream broke") -> None:
+        """A shim is out of reach; what it was ordered before may still be done, unheard."""
+        node = self.nodes[name]
+        node.attached = False
+        self.orders = [o for o in self.orders if o.node != name]
+        self.event(events.NodeLost(name, f"s{node.session}", reason))
+
+    def start(self, job: str, nodes: list[str], *, ranks: int = 1, at: int = 10) -> None:
+        """Workers of a job start, one on each node named, and their shims report it."""
+        for worker, name in enumerate(nodes):
+            own = range(worker * ranks, (worker + 1) * ranks)
+            made = Worker(job, worker, len(nodes), len(nodes) * ranks, {r: at + r % 2 for r in own})
+            self.nodes[name].workers[(job, worker)] = made
+            self.report(name)
+
+    def report(self, name: str) -> None:
+        """A shim tells how its workers are."""
+        node = self.nodes[name]
+        states = tuple(w.report() for w in node.workers.values())
+        self.event(events.NodeReported(name, f"s{node.session}", states))
+
+    def answer(self, order: commands.SendOrder) -> events.OrderAnswered:
+        """The shim does what it was ordered, and its answer arrives."""
+        self.orders.remove(order)
+        answered = self.nodes[order.node].carry_out(order)
+        self.event(answered)
+        return answered
+
+    def answer_all(self, phase: Phase | None = None) -> None:
+        """All shims answer what they were ordered (in a phase), oldest first."""
+        chosen = [o for o in self.orders if phase is None or o.phase is phase]
+        for order in chosen:
+            if order in self.orders:
+                self.answer(order)
+
+    def settle(self) -> None:
+        """Store and shims answer until nobody has anything left to say."""
+        for _ in range(WAKEUPS_MAX):
+            if not self.orders and not self.writes:
+                return
+            self.store()
+            self.answer_all()
+        raise AssertionError("the core never comes to rest")
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def tick(self, seconds: float) -> None:
+        """Let time pass; every deadline on the way is met at its time, dead-man timers first."""
+        until = self.now + seconds
+        for _ in range(WAKEUPS_MAX):
+            wakeup = self.control.next_wakeup()
+            held = [w.held_until for n in self.nodes.values() for w in n.workers.values()]
+            nearest = min([t for t in (wakeup, *held) if t is not None], default=until)
+            if nearest > until:
+                self.now = until
+                return
+            self.now = max(self.now, nearest)
+            self.run_out()
+            if wakeup is not None and wakeup <= self.now:
+                self.event(events.TimePassed())
+        raise AssertionError("the core asks to be woken without end")
+
+    def run_out(self) -> None:
+        """Holds whose time has come are undone by the shims themselves."""
+        for node in self.nodes.values():
+            for key, worker in list(node.workers.items()):
+                if worker.held_until <= self.now:
+                    restored = worker.state == "restored"
+                    worker.undone.add(worker.held_by)
+                    worker.dumped.pop(worker.held_by, None)
+                    worker.let_go()
+                    if restored:
+                        node.workers.pop(key)
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def checkpoint(
+        self,
+        job: str,
+        attempt: str,
+        *,
+        cut: Cut = Cut.STEP,
+        stop: bool = False,
+        deadline_s: float = 0.0,
+    ) -> list[commands.Command]:
+        """Ask for a checkpoint."""
+        asked = events.CheckpointRequested(job, attempt, cut, stop, deadline_s, 1000.0 + self.now)
+        return self.event(asked)
+
+    def restore(self, job: str, restore: str, snapshot: str) -> list[commands.Command]:
+        """Ask for a restore; every attached node has answered about program files."""
+        files = tuple(n.facts for n in self.nodes.values() if n.attached)
+        unix_s = 1000.0 + self.now
+        made = self.snapshots[snapshot]
+        return self.event(events.RestoreRequested(job, restore, made, 0.0, unix_s, files))
+
+    def new_leader(self) -> None:
+        """Another coordinator takes over: it knows what the store holds, and shims attach to it."""
+        self.epoch += 1
+        name = f"c{self.epoch}"
+        self.control = Control(epoch=self.epoch, coordinator=name, policy=self.policy)
+        self.orders, self.writes = [], []
+        jobs = dict(self.jobs)
+        for r in self.restores.values():
+            old = jobs[r.job]
+            raised = max(old.incarnation, r.incarnation)
+            jobs[r.job] = JobRecord(old.job, old.workers, old.world_size, raised, old.latest)
+        decided = self.control.adopt(
+            jobs=list(jobs.values()),
+            attempts=list(self.attempts.values()),
+            restores=list(self.restores.values()),
+            now=self.now,
+        )
+        self.control.validate()
+        self.carry_out(decided)
+        for node in self.nodes.values():
+            if node.attached:
+                self.attach(node.name)

@@ -1,0 +1,241 @@
+"""The core against chance: any order of answers, losses, returns, duplicates, leaders and time.
+
+After every single step the core's own invariants are checked (`World.event`), and here those that
+span the cluster: design invariants 1 (snapshots are whole), 2 (nothing moved within a cut),
+3 (`latest` follows commits), 4 (what ran before an attempt runs after it), 6 (one incarnation
+runs), 7 (everything awaited has a deadline, and every attempt and restore ends).
+"""
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from coordinator.core import commands, events
+from coordinator.core.errors import IllegalEvent
+from coordinator.core.model import AttemptState, Cut, Failure, Phase, RestoreState
+from tests.support.core_shims import Node, Worker, facts
+from tests.support.core_world import World
+
+ENDED = {
+    AttemptState.COMMITTED,
+    AttemptState.ABORTED,
+    RestoreState.RUNNING,
+    RestoreState.FAILED,
+}
+JOB = "llm"
+
+
+class Cluster(RuleBasedStateMachine):
+    """Three workers of one job, two spares, one coordinator at a time."""
+
+    @initialize(ranks=st.integers(1, 2), shared=st.booleans())
+    def start(self, ranks: int, shared: bool) -> None:
+        self.world = World()
+        self.world.watchers.append(self.watch)
+        self.serial = 0
+        self.answered: list[events.OrderAnswered] = []
+        for number in range(1, 6):
+            self.world.node(Node(facts(f"node-{number}")))
+        last = "node-2" if shared else "node-3"
+        self.world.start(JOB, ["node-1", "node-2", last], ranks=ranks, at=100)
+
+    # -- what must always be true --------------------------------------------------------------
+
+    def watch(self, command: commands.Command) -> None:
+        if isinstance(command, commands.SendOrder) and command.phase is Phase.PERSIST:
+            self.check_cut(command)
+        if isinstance(command, commands.CommitSnapshot):
+            self.check_snapshot(command)
+
+    def check_cut(self, order: commands.SendOrder) -> None:
+        """At the cut every worker of the attempt is held and has not moved since its dump."""
+        for node in self.world.nodes.values():
+            for (job, _), worker in node.workers.items():
+                dumped = worker.dumped.get(order.action)
+                if job == order.job and dumped is not None and node.name == order.node:
+                    assert worker.held_by == order.action, "a hold had run out before the cut"
+                    assert dumped[0] == worker.moves, "a rank moved between its dump and the cut"
+
+    def check_snapshot(self, command: commands.CommitSnapshot) -> None:
+        made = command.snapshot
+        ranks = [r for w in made.workers for r in w.ranks]
+        assert sorted(r.rank for r in ranks) == list(range(made.world_size))
+        assert sorted(w.worker for w in made.workers) == [0, 1, 2]
+        assert all(w.manifest and w.manifest_digest for w in made.workers)
+        if made.cut is Cut.STEP:
+            assert {r.boundary for r in ranks} == {made.step}
+            assert made.step == command.record.target
+
+    @invariant()
+    def someone_will_wake_us(self) -> None:
+        records = (*self.world.control.attempts(), *self.world.control.restores())
+        busy = any(r.state not in ENDED for r in records)
+        wakeup = self.world.control.next_wakeup()
+        assert (wakeup is not None) == busy
+        assert wakeup is None or wakeup >= self.world.now - 1e-6
+
+    @invariant()
+    def one_incarnation_runs(self) -> None:
+        reached = [
+            w
+            for n in self.world.nodes.values()
+            if n.attached
+            for w in n.workers.values()
+            if w.state == "running" and w.held_by == ""
+        ]
+        newest = {w.worker for w in reached if w.incarnation > 0}
+        job = self.world.control.jobs()[0]
+        if job.state == "running" and newest:
+            assert len({w.incarnation for w in reached}) == 1, "an old incarnation runs beside"
+
+    # -- what may happen -----------------------------------------------------------------------
+
+    @rule(cut=st.sampled_from([Cut.STEP, Cut.STEP, Cut.FREEZE]), stop=st.just(False))
+    def ask_checkpoint(self, cut: Cut, stop: bool) -> None:
+        self.serial += 1
+        self.world.checkpoint(JOB, f"a{self.serial}", cut=cut, stop=stop)
+
+    @precondition(lambda self: self.world.snapshots)
+    @rule(data=st.data())
+    def ask_restore(self, data: st.DataObject) -> None:
+        self.serial += 1
+        chosen = data.draw(st.sampled_from(sorted(self.world.snapshots)))
+        self.world.restore(JOB, f"r{self.serial}", chosen)
+
+    @precondition(lambda self: self.world.writes)
+    @rule()
+    def store_answers(self) -> None:
+        self.world.store_one()
+
+    @precondition(lambda self: self.world.orders)
+    @rule(data=st.data())
+    def shim_answers(self, data: st.DataObject) -> None:
+        order = data.draw(st.sampled_from(self.world.orders))
+        self.answered.append(self.world.answer(order))
+
+    @precondition(lambda self: self.world.orders)
+    @rule()
+    def all_answer(self) -> None:
+        self.world.answer_all()
+
+    @rule()
+    def everything_settles(self) -> None:
+        self.world.settle()
+
+    @precondition(lambda self: self.world.orders)
+    @rule(data=st.data())
+    def shim_fails(self, data: st.DataObject) -> None:
+        order = data.draw(st.sampled_from(self.world.orders))
+        self.world.orders.remove(order)
+        self.world.event(self.world.nodes[order.node].fail(order, "it broke"))
+
+    @precondition(lambda self: self.answered)
+    @rule(data=st.data())
+    def an_answer_comes_again(self, data: st.DataObject) -> None:
+        """From another leader's time, or twice: nothing changes, or it is refused as illegal."""
+        again = data.draw(st.sampled_from(self.answered))
+        control = self.world.control
+        before = (control.attempts(), control.restores(), control.next_wakeup())
+        try:
+            assert self.world.event(again) == []
+        except IllegalEvent:
+            raise AssertionError("a duplicate is never illegal") from None
+        assert (control.attempts(), control.restores(), control.next_wakeup()) == before
+
+    @rule(data=st.data())
+    def node_lost(self, data: st.DataObject) -> None:
+        up = [n.name for n in self.world.nodes.values() if n.attached]
+        if up:
+            self.world.lose(data.draw(st.sampled_from(up)))
+
+    @rule(data=st.data(), new_session=st.booleans())
+    def node_attaches(self, data: st.DataObject, new_session: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.world.nodes)))
+        self.world.orders = [o for o in self.world.orders if o.node != name]
+        self.world.attach(name, new_session=new_session)
+
+    @rule(data=st.data())
+    def node_reports(self, data: st.DataObject) -> None:
+        up = [n.name for n in self.world.nodes.values() if n.attached]
+        if up:
+            self.world.report(data.draw(st.sampled_from(up)))
+
+    @rule(data=st.data(), steps=st.integers(1, 3))
+    def ranks_step(self, data: st.DataObject, steps: int) -> None:
+        free = [w for _, w in self.workers() if not w.parked and w.state == "running"]
+        if free:
+            worker = data.draw(st.sampled_from(free))
+            worker.boundaries = {r: b + steps for r, b in worker.boundaries.items()}
+
+    @rule(data=st.data())
+    def worker_exits(self, data: st.DataObject) -> None:
+        found = [(n, w) for n, w in self.workers() if n.attached]
+        if found and data.draw(st.integers(0, 3)) == 0:
+            node, worker = data.draw(st.sampled_from(found))
+            node.workers.pop((worker.job, worker.worker))
+            self.world.event(
+                events.WorkerExited(node.name, JOB, worker.worker, worker.incarnation, 1)
+            )
+
+    @rule(seconds=st.sampled_from([0.5, 4.0, 11.0, 70.0, 130.0, 700.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.tick(seconds)
+
+    @rule(seconds=st.sampled_from([8.0, 66.0, 130.0]))
+    def coordinator_stands_still(self, seconds: float) -> None:
+        """The clock moves, shims let go, and the core is told nothing."""
+        self.world.now += seconds
+        self.world.run_out()
+        if (self.world.control.next_wakeup() or self.world.now) < self.world.now:
+            order = next(iter(self.world.orders), None)
+            if order is not None:
+                self.answered.append(self.world.answer(order))
+            self.world.event(events.TimePassed())
+
+    @rule()
+    def operator_aborts(self) -> None:
+        self.world.event(events.AbortRequested(f"a{self.serial}", "on a whim"))
+
+    @precondition(lambda self: self.world.writes)
+    @rule(definite=st.booleans())
+    def store_refuses(self, definite: bool) -> None:
+        write = self.world.writes.pop(0)
+        failure = Failure("StoreError", "etcd said no", definite=definite)
+        if isinstance(write, commands.CommitSnapshot):
+            self.world.event(events.CommitRefused(write.snapshot.snapshot, failure))
+        elif isinstance(write, commands.PutAttempt):
+            self.world.event(events.StoreRefused(write.record.attempt, failure))
+        elif isinstance(write, commands.AdmitRestore | commands.PutRestore):
+            self.world.event(events.StoreRefused(write.record.restore, failure))
+
+    @rule()
+    def leader_changes(self) -> None:
+        self.world.new_leader()
+
+    # -- and in the end ------------------------------------------------------------------------
+
+    def workers(self) -> list[tuple[Node, Worker]]:
+        return [(n, w) for n in self.world.nodes.values() for w in n.workers.values()]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        self.world.settle()
+        self.world.tick(5000)
+        self.world.settle()
+        for record in (*self.world.control.attempts(), *self.world.control.restores()):
+            assert record.state in ENDED, f"{record} never ended"
+        for node, worker in self.workers():
+            assert worker.held_by == "", f"{worker} on {node.name} is still held"
+        job = self.world.control.jobs()[0].job
+        if self.world.jobs:
+            assert job.latest == self.world.jobs[JOB].latest
+
+
+TestCluster = Cluster.TestCase
+TestCluster.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
