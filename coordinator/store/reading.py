@@ -16,6 +16,7 @@ from coordinator.core.model import (
     Snapshot,
     WorkerRecord,
 )
+from coordinator.core.snapshot import digest_of
 from coordinator.store.codec import decode
 from coordinator.store.keys import Keys, Kind, Place
 from coordinator.store.kv import COMPACTED, Compacted, Event, Item, KeyValue, Range, below
@@ -136,20 +137,18 @@ class Reader:
         return record
 
     async def join(self, snapshot: Snapshot, revision: int) -> Snapshot:
-        """Add the workers to a snapshot; StoreError when not all ranks are there (invariant 1)."""
+        """Add the workers to a snapshot; StoreError unless they are those it was committed with."""
         prefix = self.keys.workers(snapshot.job, snapshot.snapshot)
         items = await self._all(prefix, revision)
         workers = sorted(
             (self.record_of(WorkerRecord, each) for each in items), key=lambda each: each.worker
         )
-        ranks = {state.rank for worker in workers for state in worker.ranks}
-        whole = len(ranks) == snapshot.world_size if snapshot.world_size else bool(workers)
-        if not whole:
+        if digest_of(workers) != snapshot.digest:
             raise StoreError(
-                f"snapshot {snapshot.snapshot} is not whole in the store: {len(workers)} workers "
-                f"with {len(ranks)} of {snapshot.world_size} ranks below {prefix}",
+                f"snapshot {snapshot.snapshot} is not whole in the store: the {len(workers)} "
+                f"workers below {prefix} are not those that it was committed with",
                 where=Where(job=snapshot.job),
-                advice="worker records were deleted by hand; use another snapshot",
+                advice="worker records were changed or deleted by hand; use another snapshot",
             )
         return replace(snapshot, workers=tuple(workers))
 

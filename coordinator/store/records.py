@@ -19,6 +19,7 @@ from coordinator.core.model import (
     Snapshot,
     WorkerRecord,
 )
+from coordinator.core.snapshot import check_whole, digest_of
 from coordinator.store.codec import encode
 from coordinator.store.fence import Fence
 from coordinator.store.keys import Kind
@@ -285,19 +286,21 @@ class Records(Writer):
 
 
 def _check_commit(snapshot: Snapshot, record: AttemptRecord) -> None:
+    """Hold what is to be committed against invariant 1 once more, on this side of the door."""
     where = Where(job=snapshot.job, phase="COMMIT")
-    numbers = [each.worker for each in snapshot.workers]
-    ranks = [state.rank for each in snapshot.workers for state in each.ranks]
     if record.state not in (AttemptState.COMMITTED, AttemptState.STOPPING):
         raise BugError(f"a commit with the attempt {record.state}", where=where)
     if (snapshot.snapshot, snapshot.job) != (record.attempt, record.job):
         raise BugError(
             f"snapshot {snapshot.snapshot} is not of attempt {record.attempt}", where=where
         )
-    if not numbers or len(set(numbers)) < len(numbers) or len(set(ranks)) < len(ranks):
-        raise BugError(f"workers {numbers} with ranks {ranks} are no whole world", where=where)
-    if snapshot.world_size and len(ranks) != snapshot.world_size:
-        raise BugError(f"{len(ranks)} of {snapshot.world_size} ranks to commit", where=where)
+    if not snapshot.workers or snapshot.digest != digest_of(snapshot.workers):
+        raise BugError(
+            f"the digest of snapshot {snapshot.snapshot} is not that of its "
+            f"{len(snapshot.workers)} workers",
+            where=where,
+        )
+    check_whole(snapshot, len(snapshot.workers))
 
 
 def _batches(puts: Sequence[Put]) -> Iterable[list[Put]]:

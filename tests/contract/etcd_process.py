@@ -91,6 +91,7 @@ class OwnEtcd:
             str(path) if path.exists() else "etcd",
             f"--data-dir={self.folder / 'data'}",
             "--name=own",
+            "--unsafe-no-fsync",  # the machine does not crash here, only the process
             f"--listen-client-urls={self.endpoint}",
             f"--advertise-client-urls={self.endpoint}",
             f"--listen-peer-urls={peer_url}",
@@ -124,6 +125,7 @@ class OwnEtcd:
         """Let it answer nothing while its connections stay open."""
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # until its last thread stands still
 
     def go_on(self) -> None:
         """End the pause."""

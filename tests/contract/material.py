@@ -15,6 +15,7 @@ from coordinator.core.model import (
     Snapshot,
     WorkerRecord,
 )
+from coordinator.core.snapshot import digest_of
 from coordinator.store.election import Election, Leadership
 from coordinator.store.kv import KeyValue
 from coordinator.store.port import Store
@@ -45,7 +46,9 @@ def attempt(
 
 def snapshot(name: str, workers: int = 2, job: str = "llm", incarnation: int = 1) -> Snapshot:
     members = tuple(worker(number, job) for number in range(workers))
-    return Snapshot(name, job, 7, incarnation, workers, 152, Cut.STEP, members, 9, f"d-{name}", 2.5)
+    return Snapshot(
+        name, job, 7, incarnation, workers, 152, Cut.STEP, members, 9, digest_of(members), 2.5
+    )
 
 
 def restore(name: str, of: str, incarnation: int = 2, job: str = "llm") -> RestoreRecord:

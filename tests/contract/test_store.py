@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from coordinator.core.errors import BugError, Fenced, NotFound, StoreError
-from coordinator.core.model import AttemptState, RestoreState
+from coordinator.core.model import AttemptState, Cut, RankState, RestoreState
+from coordinator.core.snapshot import digest_of
+from coordinator.store.codec import encode
 from coordinator.store.kv import Delete, Put, Range
 from coordinator.store.port import Changed, Loaded
 from coordinator.store.records import Records
@@ -178,10 +181,10 @@ async def test_commit_twice_is_one_commit(bench: Bench) -> None:
     revision = (await store.load()).revision
     await commit(store, "a1")
     assert (await store.load()).revision == revision
-    with pytest.raises(StoreError, match="digest d-a1"):
-        await store.commit(
-            replace(snapshot("a1"), digest="other"), attempt("a1", AttemptState.COMMITTED)
-        )
+    others = (worker(0, digest="other"), worker(1))
+    other = replace(snapshot("a1"), workers=others, digest=digest_of(others))
+    with pytest.raises(StoreError, match=f"digest {snapshot('a1').digest}"):
+        await store.commit(other, attempt("a1", AttemptState.COMMITTED))
 
 
 async def test_committed_attempt_is_never_undone(bench: Bench) -> None:
@@ -229,12 +232,15 @@ async def test_commit_that_makes_no_sense_is_our_own_bug(bench: Bench) -> None:
         await store.commit(snapshot("a1"), done)
     await begun(store, "a1")
     whole = snapshot("a1")
+    doubled = (worker(0), worker(0))
+    moved = (worker(0), replace(worker(1), ranks=(RankState(1, 0, 1001, 151, True),)))
     for broken, record in [
         (whole, attempt("a1", AttemptState.PERSISTING)),
         (whole, attempt("a2", AttemptState.COMMITTED)),
         (replace(whole, workers=()), done),
-        (replace(whole, workers=(worker(0), worker(0))), done),
-        (replace(whole, workers=(worker(0),)), done),
+        (replace(whole, workers=whole.workers[:1]), done),
+        (replace(whole, workers=doubled, digest=digest_of(doubled)), done),
+        (replace(whole, workers=moved, digest=digest_of(moved)), done),
     ]:
         with pytest.raises(BugError):
             await store.commit(broken, record)
@@ -267,6 +273,8 @@ async def test_large_worlds_are_written_in_batches(bench: Bench) -> None:
     )
     assert (await store.load()).revision - before == 3  # half was there: two batches, the commit
     assert (await store.snapshot("a1")).workers == big
+    await begun(store, "a3")  # behind more keys than one page holds
+    assert (await store.load()).attempts == (attempt("a3", AttemptState.ADMITTING),)
     huge = replace(worker(0), command=("x" * 2_000_000,))
     await begun(store, "a2")
     with pytest.raises(StoreError, match=r"workers/0 would be \d+ bytes") as caught:
@@ -274,59 +282,45 @@ async def test_large_worlds_are_written_in_batches(bench: Bench) -> None:
     assert caught.value.definite
 
 
-async def test_snapshot_with_a_worker_missing_is_refused_by_name(bench: Bench) -> None:
+async def test_snapshot_whose_workers_are_others_now_is_refused_by_name(bench: Bench) -> None:
     store = await bench.store()
     await committed(store, "a1")
     await bench.kv.write([], [Delete(store.keys.worker("llm", "a1", 1))])
-    with pytest.raises(StoreError, match="a1 is not whole in the store: 1 workers with 1 of 2"):
+    with pytest.raises(StoreError, match="a1 is not whole in the store: the 1 workers"):
+        await store.snapshot("a1")
+    other = encode(worker(1, digest="other"))
+    await bench.kv.write([], [Put(store.keys.worker("llm", "a1", 1), other)])
+    with pytest.raises(StoreError, match="a1 is not whole in the store: the 2 workers"):
         await store.snapshot("a1")
 
 
-# -- restores --------------------------------------------------------------------------------------
+async def test_frozen_ranks_are_committed_wherever_they_were(bench: Bench) -> None:
+    store = await bench.store()
+    await begun(store, "a1")
+    members = (replace(worker(0), ranks=()), worker(1))
+    frozen = replace(snapshot("a1"), cut=Cut.FREEZE, workers=members, digest=digest_of(members))
+    await store.commit(frozen, attempt("a1", AttemptState.COMMITTED))
+    assert await store.snapshot("a1") == frozen
 
 
-async def test_two_restores_at_once_one_wins(bench: Bench) -> None:
+async def test_commit_and_restore_at_once_never_both_win(bench: Bench) -> None:
     right = await bench.lead()
-    stores = [await bench.store(right), await bench.store(right)]
-    await committed(stores[0], "a1")
-    results = await asyncio.gather(
-        *(s.admit_restore(restore(f"r{i}", "a1"), 1) for i, s in enumerate(stores)),
-        return_exceptions=True,
-    )
-    lost = [each for each in results if each is not None]
-    assert len(lost) == 1
-    assert isinstance(lost[0], StoreError)
-    assert lost[0].definite
-    loaded = await stores[0].load()
-    assert loaded.jobs[0].incarnation == 2
-    assert len(loaded.restores) == 1
-
-
-async def test_admission_can_be_asked_again_and_followed(bench: Bench) -> None:
-    store = await bench.store()
-    await committed(store, "a1")
-    await store.admit_restore(restore("r1", "a1"), 1)
-    await store.admit_restore(restore("r1", "a1"), 1)
-    running = replace(restore("r1", "a1"), state=RestoreState.RUNNING)
-    await store.put_restore(running)
-    assert (await store.show("r1")).restore == running
-    with pytest.raises(StoreError, match="r1 is in the store already"):
-        await store.admit_restore(restore("r1", "a1"), 1)
-
-
-async def test_restore_of_what_is_not_there_is_refused(bench: Bench) -> None:
-    store = await bench.store()
-    with pytest.raises(NotFound, match="no job llm"):
-        await store.admit_restore(restore("r1", "a1"), 1)
+    store, other = await bench.store(right), await bench.store(right)
     await committed(store, "a1")
     await begun(store, "a2")
-    with pytest.raises(NotFound, match="no snapshot a2"):
-        await store.admit_restore(restore("r1", "a2"), 1)
-    with pytest.raises(StoreError, match="not admitted"):
-        await store.put_restore(restore("r1", "a1"))
-    for old, new in ((0, 2), (2, 3), (1, 1)):
-        with pytest.raises(StoreError, match="it is at 1"):
-            await store.admit_restore(restore("r1", "a1", incarnation=new), old)
+    real = bench.kv.write
+
+    async def write_after_a_restore(*arguments: Any) -> Any:
+        if any("/snapshots/" in op.key for op in arguments[1]):
+            bench.kv.write = real  # type: ignore[method-assign]
+            await other.admit_restore(restore("r1", "a1"), 1)
+        return await real(*arguments)
+
+    bench.kv.write = write_after_a_restore  # type: ignore[method-assign]
+    with pytest.raises(StoreError, match="restored meanwhile"):
+        await commit(store, "a2")
+    assert await latest(store) == "a1"
+    assert [each.snapshot for each in await store.snapshots("llm")] == ["a1"]
 
 
 # -- damage and watching ---------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from coordinator.core.model import (
     Snapshot,
     WorkerState,
 )
+from coordinator.core.snapshot import digest_of
 from coordinator.server.writer import LANE_MAX, Writer
 from coordinator.store.memory import Fault, MemoryStore
 from tests.support.fake_shim import facts_of, worker_record
@@ -51,7 +52,7 @@ SNAPSHOT = Snapshot(
     cut=Cut.STEP,
     workers=(RECORD,),
     image_bytes=RECORD.image_bytes,
-    digest="d",
+    digest=digest_of((RECORD,)),
     committed_unix_s=9.0,
 )
 COMMIT = commands.CommitSnapshot(SNAPSHOT, replace(ATTEMPT, state=AttemptState.COMMITTED))
