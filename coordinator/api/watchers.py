@@ -163,6 +163,10 @@ class Watchers:
         self._watchers.setdefault(action, []).append(watcher)
         return watcher
 
+    def watched(self, action: str) -> bool:
+        """Whether anybody watches this action."""
+        return action in self._watchers
+
     def close(self, watcher: Watcher) -> None:
         """The operator went away; the action goes on."""
         left = [each for each in self._watchers.get(watcher.action, ()) if each is not watcher]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 import structlog
@@ -82,7 +83,7 @@ class Reign:
                 now=self._clock(),
             )
         )
-        self._start(self._guarded(self._loop.run()), "control loop")
+        self._start(self._loop.run, "control loop")
         self._settle(loaded)
         log.info(
             "leading",
@@ -96,7 +97,7 @@ class Reign:
         """Find out whether the commits that an earlier leader left half-way went through."""
         for attempt in loaded.attempts:
             if attempt.state is AttemptState.COMMITTING:
-                self._start(self._guarded(self._look(attempt)), f"settle {attempt.attempt}")
+                self._start(partial(self._look, attempt), f"settle {attempt.attempt}")
 
     async def _look(self, attempt: AttemptRecord) -> None:
         if await self.writer.find_commit(attempt.job, attempt.attempt) is not None:
@@ -110,15 +111,15 @@ class Reign:
             events.CommitRefused(attempt.attempt, failure_of_error(lost.at(job=attempt.job)))
         )
 
-    def _start(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
+    def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
+        task = asyncio.create_task(self._guarded(work), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         """An exception in here is a defect: the epoch ends, the shims' timers undo what is held."""
         try:
-            await work
+            await work()
         except AllstopError as error:
             self.stop(error)
         except Exception as error:

@@ -1,0 +1,111 @@
+"""What a shim's stream must begin with, and what ends it."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from allstop.v1 import shim_pb2, shim_pb2_grpc
+
+from coordinator.core.errors import AllstopError, BadRequest, DeadlinePassed, LinkError
+from coordinator.link.mapping import error_of_call
+from coordinator.link.service import LinkService
+from coordinator.server.serving import Seat
+from coordinator.server.testing import RunningCoordinator, running_coordinator
+from coordinator.store.codec import to_proto
+from tests.support.fake_shim import FakeShim, facts_of
+
+
+def hello(node: str = "node-1", job: str = "") -> shim_pb2.ShimMessage:
+    body = shim_pb2.Hello(facts=to_proto(facts_of(node)), session="s")
+    if job:
+        body.workers.add(job=job, workers=1, state="running", incarnation=1)
+    return shim_pb2.ShimMessage(hello=body)
+
+
+async def refused(coordinator: RunningCoordinator, *messages: shim_pb2.ShimMessage) -> AllstopError:
+    """How a stream with these messages ends."""
+    async with grpc.aio.insecure_channel(coordinator.address) as channel:
+        call: Any = shim_pb2_grpc.ShimLinkStub(channel).Attach()  # type: ignore[no-untyped-call]
+        try:
+            async with asyncio.timeout(10):
+                for message in messages:
+                    await call.write(message)
+                await call.done_writing()
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+                await call
+        except grpc.aio.AioRpcError as error:
+            return error_of_call(error, coordinator.address)
+        except asyncio.InvalidStateError:
+            pass
+        code, details = await call.code(), await call.details()
+        metadata = await call.trailing_metadata()
+        return error_of_call(
+            grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details=details),
+            coordinator.address,
+        )
+
+
+async def test_the_first_message_must_be_hello() -> None:
+    async with running_coordinator() as coordinator:
+        error = await refused(coordinator, shim_pb2.ShimMessage(report=shim_pb2.Report()))
+        assert isinstance(error, BadRequest)
+        assert "Hello" in str(error)
+        assert isinstance(await refused(coordinator), BadRequest)
+
+
+@pytest.mark.parametrize("name", ["", "../etc", "a/b", "-x", "x" * 64, "a b"])
+async def test_names_that_cannot_be_keys_or_paths_are_refused(name: str) -> None:
+    async with running_coordinator() as coordinator:
+        assert isinstance(await refused(coordinator, hello(name)), BadRequest)
+        if name:
+            assert isinstance(await refused(coordinator, hello(job=name)), BadRequest)
+        assert coordinator.reign.control.nodes() == ()
+
+
+async def test_a_second_hello_loses_the_node_with_the_reason() -> None:
+    async with running_coordinator() as coordinator:
+        error = await refused(coordinator, hello(), hello())
+        assert isinstance(error, BadRequest)
+        (view,) = coordinator.reign.control.nodes()
+        assert view.state == "lost"
+        assert "second Hello" in view.reason
+
+
+async def test_half_closing_without_goodbye_is_a_loss() -> None:
+    async with running_coordinator() as coordinator:
+        error = await refused(coordinator, hello())
+        assert isinstance(error, LinkError)
+        (view,) = coordinator.reign.control.nodes()
+        assert (view.state, "without Goodbye" in view.reason) == ("lost", True)
+
+
+async def test_facts_of_another_node_end_the_stream() -> None:
+    async with running_coordinator() as coordinator:
+        report = shim_pb2.Report(facts=to_proto(facts_of("node-2")))
+        error = await refused(coordinator, hello(), shim_pb2.ShimMessage(report=report))
+        assert "node-2" in str(error)
+
+
+async def test_silence_instead_of_hello_is_given_up() -> None:
+    async def silence() -> Any:
+        await asyncio.Event().wait()
+        yield
+
+    async def post(event: object) -> None:
+        raise AssertionError("nothing to post")
+
+    service = LinkService(Seat().hub, post, lambda progress: None, hello_deadline_s=0.05)
+    with pytest.raises(DeadlinePassed, match="no Hello"):
+        await service._hello(silence())
+
+
+async def test_while_nobody_leads_shims_are_sent_away() -> None:
+    async with running_coordinator() as coordinator:
+        coordinator.seat.reign = None
+        shim = FakeShim(coordinator.address, "node-1")
+        with pytest.raises(AssertionError, match="no leader yet"):
+            await shim.attach()
+        await shim.leave(goodbye=False)
