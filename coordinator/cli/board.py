@@ -85,9 +85,11 @@ class Board:
         row.done = max(0, event.expected - len(event.awaited))
         row.reason = event.reason
         row.done_bytes, row.total_bytes = event.done_bytes, event.total_bytes
-        row.awaited = [awaited_text(one) for one in event.awaited[:AWAITED_SHOWN_MAX]]
-        if len(event.awaited) > AWAITED_SHOWN_MAX:
-            row.awaited.append(f"{len(event.awaited) - AWAITED_SHOWN_MAX} more workers")
+        # a worker that owes two answers (RESUME and PERSIST) is named once
+        names = list(dict.fromkeys(awaited_text(one) for one in event.awaited))
+        row.awaited = names[:AWAITED_SHOWN_MAX]
+        if len(names) > AWAITED_SHOWN_MAX:
+            row.awaited.append(f"{len(names) - AWAITED_SHOWN_MAX} more workers")
         if event.state in FINAL_STATES:
             row.ended_ms = event.elapsed_ms
         return row

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -103,6 +104,13 @@ def test_many_awaited_workers_are_counted() -> None:
     assert row.awaited[-1] == "2 more workers"
 
 
+def test_a_worker_that_owes_two_answers_is_named_once() -> None:
+    event = happened("PERSISTING", 0, awaited=2)
+    row = Board().update(replace(event, awaited=event.awaited * 2))
+    assert (row.done, row.expected) == (2, 6)
+    assert row.detail().count("node-0") == 1
+
+
 def test_bars_run_on_between_events() -> None:
     now_s = 100.0
     bars = Bars(Console(width=120), clock=lambda: now_s)
@@ -142,18 +150,30 @@ def test_every_option_has_an_environment_variable(verb: str) -> None:
 
 
 def test_help_is_fast(cli: Cli) -> None:
+    """Measured as processor time: other work on the machine does not count."""
     best_ms = 1e9
-    for _ in range(5):
-        began_s = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "coordinator.cli.main", "--help"],
-            env=cli.environment(),
-            stdout=subprocess.DEVNULL,
-            check=True,
-            timeout=30,
-        )
-        best_ms = min(best_ms, (time.perf_counter() - began_s) * 1000)
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert cli("--help").code == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        best_ms = min(best_ms, took_s * 1000)
     assert best_ms < HELP_MS_MAX
+
+
+def test_help_loads_none_of_the_big_libraries(cli: Cli) -> None:
+    look = (
+        "import sys; from coordinator.cli.main import main; main(['--help'])\n"
+        "sys.exit(any(name in sys.modules for name in ('grpc', 'google.protobuf', 'rich')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look],
+        env=cli.environment(),
+        stdout=subprocess.DEVNULL,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0
 
 
 def test_nobody_answers(cli: Cli) -> None:
