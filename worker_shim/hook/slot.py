@@ -23,6 +23,7 @@ HOLD = HEADER_FIELDS.index("hold")
 TARGET = HEADER_FIELDS.index("target")
 SLOTS = HEADER_FIELDS.index("slots")
 WORKER_VARIABLE = "ALLSTOP_WORKER"
+START_TOLERANCE_TICKS = 2
 LOCK_TRIES_MAX = 1000
 LOCK_PAUSE_S = 0.001
 
@@ -74,12 +75,21 @@ def open_page(path: str) -> tuple[memoryview, int]:
 
 
 def start_ticks(pid: int | str) -> int:
-    """Field 22 of /proc/PID/stat, which tells a reused pid apart; 0 when there is no process."""
+    """Field 22 of /proc/PID/stat, which tells a reused pid apart; 0 when there is no process.
+
+    The kernel gives it in the *reader's* time namespace, and CRIU restores a tree into one of its
+    own: a slot's `start` is what the rank itself reads.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             return int(stat.read().rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def same_start(one: int, other: int) -> bool:
+    """Whether two readings are of one process; shifting between time namespaces rounds."""
+    return one != 0 and abs(one - other) <= START_TOLERANCE_TICKS
 
 
 def claim(words: memoryview, fd: int, *, stepping: bool) -> Slot | None:
@@ -119,7 +129,7 @@ def _choose(words: memoryview, stepping: bool) -> Slot | None:
 
 def _free(slot: Slot) -> bool:
     pid = slot.get("pid")
-    return pid == 0 or start_ticks(pid) != slot.get("start")
+    return pid == 0 or not same_start(start_ticks(pid), slot.get("start"))
 
 
 def _fill(slot: Slot) -> None:

@@ -26,7 +26,8 @@ from worker_shim.hook.page import (
     STATE_HELD,
     page_bytes,
 )
-from worker_shim.hook.slot import HOLD, SLOTS, TARGET, Slot, start_ticks
+from worker_shim.hook.slot import HOLD, SLOTS, TARGET, Slot, same_start, start_ticks
+from worker_shim.process.clocks import start_seen_by
 from worker_shim.process.barrier import memory_barrier
 from worker_shim.process.port import Tree
 
@@ -200,7 +201,7 @@ class ControlPage:
     def refresh_starts(self) -> None:
         """After a restore: same pids, new start times, or another process would take the slots."""
         for slot in self._claimed(living_only=False):
-            started = start_ticks(slot.get("pid"))
+            started = start_seen_by(slot.get("pid"))
             if started:
                 slot.put("start", started)
 
@@ -211,7 +212,7 @@ class ControlPage:
             slot
             for slot in slots
             if slot.get("pid")
-            and (not living_only or start_ticks(slot.get("pid")) == slot.get("start"))
+            and (not living_only or same_start(start_seen_by(slot.get("pid")), slot.get("start")))
         ]
 
     def _state(self, slot: Slot) -> RankState:
