@@ -35,7 +35,8 @@ def _cause(code: str, pattern: str, sentence: str, advice: str) -> Cause:
 CAUSES: tuple[Cause, ...] = (
     _cause(
         "io_uring",
-        r"Unknown shit \S+ \(anon_inode:\[io_uring\]",
+        # Newer kernels (6.18 here) refuse to pass the descriptor to CRIU at all: EINVAL.
+        r"Unknown shit \S+ \(anon_inode:\[io_uring\]|send_fds failed \(-22\)",
         "a process has an io_uring open, which CRIU cannot save",
         "start the worker by `allstop shim run`, whose seccomp filter makes libuv and others use "
         "epoll instead, or set UV_USE_IO_URING=0",

@@ -17,9 +17,9 @@ from coordinator.core.errors import AllstopError, DriverError
 from worker_shim.criu import addresses, images, tasks
 from worker_shim.criu.binary import clean_environment, criu_version, find_criu, keeps_self_tests
 from worker_shim.criu.causes import details, error_lines, recognise
+from worker_shim.criu.giving_up import run_or_give_up
 from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.criu.remaps import make_remaps, save_remaps
-from worker_shim.criu.repair import leave_repair_mode
 from worker_shim.network.port import Sockets
 from worker_shim.process.runner import Commands, Finished
 
@@ -29,7 +29,7 @@ DUMP_LOG, RESTORE_LOG = "dump.log", "restore.log"
 NO_PLUGINS = "no-plugins"
 GHOST_LIMIT = "512M"  # CRIU's own default is 1 MiB; a DataLoader's shared memory is more
 CLEAN_UP_S = 5.0
-UNTRACED_S = 2.0
+KILL_S = 30.0
 STOPPED_S = 5.0
 
 # Both ways. Cgroups are the node's business: the tree is restored into the shim's.
@@ -78,12 +78,14 @@ class CriuDriver:
         collecting_s = str(max(1, math.ceil(deadline_s)))
         line = ("dump", "--tree", str(root_pid), *DUMPING, "--timeout", collecting_s)
         try:
-            finished = await self._criu(line, into, DUMP_LOG, until)
+            # The runner would kill CRIU; it must not come to that while CRIU holds the tree.
+            run = self._criu(line, into, DUMP_LOG, until + KILL_S)
+            left_s = until - time.monotonic()
+            finished = await run_or_give_up(run, pids, deadline_s=left_s)
             if finished.exit_code != 0:
                 raise _failure("dump", where, finished, into / DUMP_LOG)
             save_remaps(into, pids)
         except BaseException as error:
-            await _let_go(pids)
             _add_log(error, into / DUMP_LOG)
             raise
         frozen_us, pages = images.read_dump_stats(into)
@@ -211,14 +213,6 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-async def _let_go(pids: Sequence[int]) -> None:
-    """After a failed dump: wait until nobody traces the tree, then mend its sockets."""
-    await tasks.wait_untraced(pids, deadline_s=UNTRACED_S)
-    healed = leave_repair_mode(pids)
-    if healed:
-        log.warning("took sockets out of repair mode that a failed dump had left", sockets=healed)
 
 
 def _bytes_in(directory: Path) -> int:

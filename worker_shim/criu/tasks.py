@@ -54,15 +54,13 @@ def states(pids: Iterable[int]) -> dict[int, str]:
     return found
 
 
-def traced(pids: Iterable[int]) -> tuple[int, ...]:
-    """Those of these processes that somebody traces."""
-    found = []
-    for pid in pids:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            status = (PROC / str(pid) / "status").read_text()
-            if "\nTracerPid:\t0\n" not in status:
-                found.append(pid)
-    return tuple(found)
+def tracer_of(pid: int) -> int:
+    """Who traces this process; 0 for nobody, also when the process is gone."""
+    try:
+        status = (PROC / str(pid) / "status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(status.partition("\nTracerPid:")[2].split()[0])
 
 
 async def wait_stopped(pids: Iterable[int], *, deadline_s: float) -> dict[int, str]:
@@ -85,7 +83,8 @@ async def wait_stopped(pids: Iterable[int], *, deadline_s: float) -> dict[int, s
 async def wait_untraced(pids: Iterable[int], *, deadline_s: float) -> None:
     """Wait until nobody traces these processes, or the time has run out."""
     until = time.monotonic() + deadline_s
-    while traced(pids):
+    everyone = tuple(pids)
+    while any(map(tracer_of, everyone)):
         if time.monotonic() >= until:
             return
         await asyncio.sleep(POLL_S)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from coordinator.core.errors import DriverError, SetupError
 from coordinator.core.model import Endpoint
+from worker_shim.network.held import sockets_of
 from worker_shim.network.port import Sockets
-from worker_shim.network.proc_net import sockets_of
 from worker_shim.network.ruleset import ANY, lock_script, remove_script, table_of
 from worker_shim.network.sock_diag import TIME_WAIT, FoundSocket, SockDiag, connection
 from worker_shim.process.port import Tree
@@ -29,7 +29,7 @@ class NftNetworkDriver:
         self._given = nft
 
     def sockets(self, tree: Tree) -> Sockets:
-        """The tree's TCP sockets, by the inodes of its descriptors."""
+        """The tree's TCP sockets, by its descriptors."""
         return sockets_of(tree.pids)
 
     async def lock(self, name: str, sockets: Sockets, *, deadline_s: float) -> None:

@@ -22,7 +22,7 @@ class NetworkDriver(Protocol):
     """Input-only lock by an nftables table per worker, in this network namespace."""
 
     def sockets(self, tree: Tree) -> Sockets:
-        """The tree's TCP sockets, by the inodes of its descriptors."""
+        """The tree's TCP sockets, by its descriptors."""
 
     async def lock(self, name: str, sockets: Sockets, *, deadline_s: float) -> None:
         """Drop what arrives for these connections and ports; replaces a lock of the same name.

@@ -89,6 +89,19 @@ class Node:
         self._until(reaped)
         return ended[0]
 
+    async def cancel_dump(self, root: int, images: Path) -> None:
+        """Begin a dump and give it up while CRIU writes pages, with the sockets in repair mode."""
+        dump = asyncio.create_task(self.criu.dump(root, images, deadline_s=30))
+        pages = images / "pages-1.img"
+        for _ in range(5000):
+            await asyncio.sleep(0.001)
+            if dump.done() or (pages.exists() and pages.stat().st_size > 1 << 20):
+                break
+        assert not dump.done(), "the dump was too fast to be cancelled"
+        dump.cancel()
+        await asyncio.wait([dump])
+        assert dump.cancelled()
+
     def states(self, root: int) -> dict[int, str]:
         """State letters of every task of the tree."""
         return states(self.look(root).pids)
@@ -107,7 +120,9 @@ class Node:
 
 async def serve() -> None:
     """One call after another: (path of the method, arguments, keywords) in, (ok, value, ms) out."""
-    node, calls, answers = Node(), sys.stdin.buffer, sys.stdout.buffer
+    node, calls = Node(), sys.stdin.buffer
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what is logged must not mix with answers
     while True:
         try:
             path, arguments, keywords = pickle.load(calls)

@@ -2,7 +2,8 @@
 
     stream.py send HOST PORT OUT [OUTSIDE_HOST OUTSIDE_PORT]
     stream.py receive HOST PORT OUT        (binds HOST)
-    stream.py pair HOST PORT OUT           (both, the sender a child of the receiver)
+    stream.py pair HOST PORT OUT [MIB]     (both, the sender a child of the receiver; holds
+                                            so much memory besides)
 
 The receiver checks that no number is lost, doubled or out of order, appends the count to OUT from
 time to time, and at the end `done COUNT`. The sender writes `sent COUNT` to OUT. With an outside
@@ -112,4 +113,5 @@ if __name__ == "__main__":
             rest = sys.argv[5:]
             send(host, port, out, (rest[0], int(rest[1])) if rest else None)
         else:
+            ballast = os.urandom(int(sys.argv[5]) << 20) if len(sys.argv) > 5 else b""
             receive(host, port, out)
