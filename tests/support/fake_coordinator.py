@@ -66,8 +66,8 @@ class Peer:
         job: str = "llm",
         worker: int = 0,
         epoch: int = 1,
-        deadline_s: float = 30.0,
-        hold_s: float = 60.0,
+        deadline_s: float = 100.0,
+        hold_s: float = 120.0,
         **detail: Any,
     ) -> shim_pb2.OrderResult:
         """Send one order and wait for an answer to it that was not there before."""
@@ -165,10 +165,15 @@ class FakeCoordinator(shim_pb2_grpc.ShimLinkServicer):
             peer.hang_up()
         await self._server.stop(0.2)
 
-    async def peer(self, node: str, *, deadline_s: float = 20.0) -> Peer:
-        """The shim of that node, once it is attached."""
+    async def peer(self, node: str, *, after: Peer | None = None, deadline_s: float = 20.0) -> Peer:
+        """The shim of that node, once it is attached (again, where an older stream is given)."""
+
+        def there() -> bool:
+            peer = self.peers.get(node)
+            return peer is not None and not peer.ended and peer is not after
+
         async with asyncio.timeout(deadline_s), self._arrived:
-            await self._arrived.wait_for(lambda: node in self.peers and not self.peers[node].ended)
+            await self._arrived.wait_for(there)
         return self.peers[node]
 
     async def Attach(  # noqa: N802 - the name is the proto's

@@ -46,6 +46,7 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     """Make every driver; raises DriverError when the image store cannot be used."""
     commands = CommandRunner()
     store = DirectoryStore(options.store_dir)
+    store.sweep()
     staging = Staging(options.staging_dir, options.node)
     images = CriuDriver(commands, program=options.criu)
     probe = NodeProbe(options.node, options.address, images, store, staging)

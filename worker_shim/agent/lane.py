@@ -182,11 +182,11 @@ class Lane:
         """The dead-man timer: no word came in time, so the worker is let go without any."""
         worker = self.worker
         worker.undone.add(action)
-        persisting_now = any(
+        persisting_begun = any(
             entry.order.action == action and entry.order.phase is Phase.PERSIST
             for entry in self._entries.values()
         )
-        if not persisting_now:
+        if not persisting_begun:
             await self._interrupt(action)
         deadline, outcome = Deadline(DEAD_MAN_S), Outcome()
         text = f"{action} held the worker for {held_s:.1f} s without a word; undone by itself"
@@ -197,7 +197,7 @@ class Lane:
                     outcome = await undoing.put_away(worker, action, deadline)
                 else:
                     outcome = await undoing.put_back(
-                        worker, action, deadline, delete=not persisting_now
+                        worker, action, deadline, delete=not persisting_begun
                     )
             except AllstopError as error:
                 outcome = Outcome(failure=failure_of(error.at(phase=Phase.UNDO.value)))

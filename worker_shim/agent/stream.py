@@ -38,6 +38,9 @@ CHANNEL_OPTIONS = (
 )
 
 
+Outgoing = asyncio.Queue[shim_pb2.ShimMessage | None]  # None: the stream has ended
+
+
 class Handler(Protocol):
     """Who lives behind the stream; the agent."""
 
@@ -61,7 +64,7 @@ class Stream:
         self._addresses = tuple(addresses)
         self._handler = handler
         self._welcome_s = welcome_s
-        self._outgoing: asyncio.Queue[shim_pb2.ShimMessage] | None = None
+        self._outgoing: Outgoing | None = None
         self._overflowed = False
         self._call: grpc.aio.StreamStreamCall[shim_pb2.ShimMessage, shim_pb2.CoordinatorMessage]
         self._leaving = asyncio.Event()
@@ -82,13 +85,12 @@ class Stream:
             return False
         if message.HasField("progress") and queue.qsize() > PROGRESS_MAX:
             return False
-        try:
-            queue.put_nowait(message)
-        except asyncio.QueueFull:
+        if queue.qsize() >= OUTGOING_MAX:
             self._overflowed = True
             self._outgoing = None
             self._call.cancel()
             return False
+        queue.put_nowait(message)
         return True
 
     async def run(self) -> None:
@@ -114,14 +116,14 @@ class Stream:
         goodbye = shim_pb2.ShimMessage(goodbye=shim_pb2.Goodbye(reason=reason))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
-                await queue.put(goodbye)
+                queue.put_nowait(goodbye)
                 await queue.join()
 
     async def _attempt(self, address: str) -> bool:
         """One stream from dial to end; True when a coordinator had welcomed us."""
         welcomed = False
         async with grpc.aio.insecure_channel(_target(address), options=CHANNEL_OPTIONS) as channel:
-            queue: asyncio.Queue[shim_pb2.ShimMessage] = asyncio.Queue(OUTGOING_MAX)
+            queue: Outgoing = asyncio.Queue()
             stub = shim_pb2_grpc.ShimLinkStub(channel)  # type: ignore[no-untyped-call]
             queue.put_nowait(self._handler.hello())
             self._call = stub.Attach(_requests(queue))
@@ -147,6 +149,7 @@ class Stream:
             finally:
                 self._outgoing = None
                 self._call.cancel()
+                queue.put_nowait(None)  # grpc leaves its reader of requests waiting otherwise
         return welcomed
 
     async def _welcome(self, messages: AsyncIterator[shim_pb2.CoordinatorMessage]) -> None:
@@ -166,12 +169,9 @@ class Stream:
         self.trouble = text
 
 
-async def _requests(
-    queue: asyncio.Queue[shim_pb2.ShimMessage],
-) -> AsyncIterator[shim_pb2.ShimMessage]:
-    """What is sent, in order, until Goodbye; grpc ends it with the call."""
-    while True:
-        message = await queue.get()
+async def _requests(queue: Outgoing) -> AsyncIterator[shim_pb2.ShimMessage]:
+    """What is sent, in order, until Goodbye or the end of the stream."""
+    while (message := await queue.get()) is not None:
         yield message
         queue.task_done()
         if message.HasField("goodbye"):

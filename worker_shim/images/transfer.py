@@ -58,6 +58,7 @@ async def bounded(work: Callable[[], T], job: Transfer, deadline_s: float, doing
     finally:
         job.stop.set()
         await asyncio.wait({thread})
+        thread.exception()  # seen: when this is a cancellation, nobody else will look
     try:
         return thread.result()  # also when it was done at the very last moment: look, then decide
     except CopyStopped:

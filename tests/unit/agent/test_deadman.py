@@ -94,6 +94,15 @@ async def test_a_restore_that_is_left_alone_is_put_away(rig: Rig, phase: str) ->
     assert rig.store.published  # the snapshot stays
 
 
+async def test_what_is_on_its_way_to_the_store_stays(rig: Rig) -> None:
+    """The coordinator may have declared the cut: the images are whole, only the job must move."""
+    await rig.to("DUMP", hold_s=HOLD_S * 4)
+    await rig.done("PERSIST")
+    await until_free(rig)
+    assert rig.free()
+    assert rig.store.published
+
+
 async def test_a_failed_hold_leaves_no_timer(rig: Rig) -> None:
     rig.page.boundary = -1
     await rig.order("HOLD", cut="CUT_STEP", hold_s=HOLD_S)

@@ -177,6 +177,19 @@ async def test_nothing_is_seen_before_it_is_whole(
     assert not list((real.root / "partial").iterdir())
 
 
+async def test_publishing_is_one_rename(
+    real: DirectoryStore, staged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(source: object, target: object) -> None:
+        raise OSError(5, "the power went")
+
+    monkeypatch.setattr(os, "rename", stop)
+    with pytest.raises(DriverError, match="cannot be used") as caught:
+        await put(real, staged)
+    assert caught.value.definite
+    assert not (real.root / "llm/a1/0").exists()
+
+
 async def test_a_cancelled_put_leaves_nothing(
     real: DirectoryStore, staged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
