@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from coordinator.core.errors import DriverError, Refused
 from coordinator.core.model import Cut, Endpoint, WorkerRecord
@@ -16,6 +17,9 @@ from worker_shim.images.port import Manifest
 from worker_shim.images.staging import FILES, IMAGES
 from worker_shim.network.port import Sockets
 from worker_shim.process.port import Tree
+
+SETTLE_S_MAX = 5.0
+SETTLE_POLL_S = 0.002
 
 
 async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
@@ -51,7 +55,7 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         await locking
     stats = await drivers.images.dump(worker.root_pid, place / IMAGES, deadline_s=deadline.left_s)
     facts = await asyncio.to_thread(drivers.images.facts, place / IMAGES)
-    _require_whole(worker, tree, facts, stats)
+    await _require_whole(worker, tree, facts, stats, deadline)
     worker.ranks = worker.page.ranks(tree) if worker.page is not None else ()
     record = await _record(worker, tree, sockets, stats, facts)
     manifest = _manifest(worker, order, open_files)
@@ -68,7 +72,9 @@ def _require_parked(worker: Worker) -> None:
         )
 
 
-def _require_whole(worker: Worker, tree: Tree, facts: ImageFacts, stats: DumpStats) -> None:
+async def _require_whole(
+    worker: Worker, tree: Tree, facts: ImageFacts, stats: DumpStats, deadline: Deadline
+) -> None:
     """What was stopped is what is in the images, and it is what still stands there stopped."""
     missing = sorted(set(tree.pids) - set(facts.pids))
     if missing or facts.root_pid != worker.root_pid:
@@ -80,7 +86,7 @@ def _require_whole(worker: Worker, tree: Tree, facts: ImageFacts, stats: DumpSta
         )
     if stats.pages_written <= 0:
         raise DriverError("criu wrote no page of memory", where=worker.where)
-    now = worker.tree()
+    now = await _settled(worker, min(SETTLE_S_MAX, deadline.left_s))
     before = {(process.pid, process.start_ticks) for process in tree.processes}
     changed = before ^ {(process.pid, process.start_ticks) for process in now.processes}
     moving = [process.pid for process in now.processes if process.state not in "Tt"]
@@ -90,6 +96,20 @@ def _require_whole(worker: Worker, tree: Tree, facts: ImageFacts, stats: DumpSta
             where=worker.where,
             details=(f"came or went: {sorted(changed)}", f"not stopped: {moving}"),
         )
+
+
+async def _settled(worker: Worker, deadline_s: float) -> Tree:
+    """The tree as soon as every task is stopped again, or as it is at the deadline.
+
+    When CRIU detaches, a stopped task is woken to stop again: for a moment, on a busy machine a
+    long one, /proc calls it running though it executes nothing of its own (ptrace(2)).
+    """
+    until = time.monotonic() + deadline_s
+    while True:
+        now = worker.tree()
+        if all(process.state in "Tt" for process in now.processes) or time.monotonic() >= until:
+            return now
+        await asyncio.sleep(SETTLE_POLL_S)
 
 
 async def _record(
