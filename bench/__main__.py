@@ -1,0 +1,116 @@
+"""`python -m bench [--json] [--only hook|images|coordination] [--rounds N]`: measure and print.
+
+Every figure stands beside its floor and its goal; one that misses its goal is printed all the same.
+With --json the last line on stdout is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import coordination, images
+from worker_shim.hook import measure as hook
+
+HOOK_GOAL_NS = 1000.0
+PAUSE_GOAL = 1.25
+RESTORE_GOAL = 1.5
+PARTS = ("hook", "images", "coordination")
+
+
+def measure_hook() -> dict[str, Any]:
+    """What the hook costs a step when nothing is asked."""
+    return {**asdict(hook.measure()), "goal_ns": HOOK_GOAL_NS}
+
+
+def measure_images(rounds: int) -> dict[str, Any]:
+    """Pause and restore against bare criu, medians of `rounds`."""
+    found = images.measure(rounds)
+    return {
+        "rounds": [
+            {**asdict(one), "pause_ratio": one.pause_ratio, "restore_ratio": one.restore_ratio}
+            for one in found
+        ],
+        "pause_ratio": statistics.median(one.pause_ratio for one in found),
+        "pause_goal": PAUSE_GOAL,
+        "restore_ratio": statistics.median(one.restore_ratio for one in found),
+        "restore_goal": RESTORE_GOAL,
+        "image_bytes": found[-1].image_bytes,
+    }
+
+
+def measure_coordination() -> dict[str, Any]:
+    """Request to commit with instant drivers."""
+    sizes = asyncio.run(coordination.measure())
+    return {"sizes": [size.to_fields() for size in sizes]}
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """Print what was measured, for people."""
+    table = Table("figure", "measured", "floor or goal", box=None, padding=(0, 2, 0, 0))
+    if "hook" in found:
+        cost = found["hook"]
+        goal = f"goal ≤ {HOOK_GOAL_NS:.0f} ns"
+        table.add_row("hook, one Optimizer.step", f"{cost['optimizer_pair_ns']:.0f} ns", goal)
+        table.add_row("hook, one step() call", f"{cost['step_ns']:.0f} ns", goal)
+    if "images" in found:
+        image = found["images"]
+        for index, one in enumerate(image["rounds"]):
+            table.add_row(
+                f"round {index}: job stood still",
+                f"{one['standstill_ms']:.0f} ms, ratio {one['pause_ratio']:.2f}",
+                f"bare criu dump {one['bare_dump_ms']:.0f} ms",
+            )
+            table.add_row(
+                f"round {index}: restore",
+                f"{one['restore_ms']} ms, ratio {one['restore_ratio']:.2f}",
+                f"bare criu restore {one['bare_restore_ms']:.0f} ms",
+            )
+        table.add_row("pause ratio, median", f"{image['pause_ratio']:.2f}", f"≤ {PAUSE_GOAL}")
+        table.add_row("restore ratio, median", f"{image['restore_ratio']:.2f}", f"≤ {RESTORE_GOAL}")
+    for size in found.get("coordination", {}).get("sizes", ()):
+        table.add_row(
+            f"coordination, {size['shims']} shims",
+            f"p50 {size['p50_ms']:.1f} ms, p99 {size['p99_ms']:.1f} ms",
+            f"bare echo {size['floor_ms']:.1f} ms",
+        )
+    console.print(table)
+
+
+def main() -> None:
+    """Measure what was asked for, one part after another."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="end with one JSON object")
+    parser.add_argument("--only", choices=PARTS, action="append", help="may be repeated")
+    parser.add_argument("--rounds", type=int, default=images.ROUNDS, help="of pause and restore")
+    options = parser.parse_args()
+    chosen = options.only or PARTS
+    console = Console(stderr=options.json, highlight=False)
+    found: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "kernel": platform.release()}}
+    if "images" in chosen and os.geteuid() != 0:
+        console.print("images: left out, it needs root")
+        chosen = [part for part in chosen if part != "images"]
+    if "hook" in chosen:
+        found["hook"] = measure_hook()
+    if "images" in chosen:
+        found["images"] = measure_images(options.rounds)
+    if "coordination" in chosen:
+        found["coordination"] = measure_coordination()
+    show(found, console)
+    if options.json:
+        print(json.dumps(found))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
