@@ -150,6 +150,20 @@ async def test_a_stream_that_broke_before_its_first_event_may_have_begun_somethi
     assert not other.asked
 
 
+async def test_once_begun_a_request_goes_to_nobody_else() -> None:
+    """Even when the coordinator's own words are that nothing happened."""
+    first = Scripted(plays("HOLDING", then=NO_LEADER), plays(then=NO_LEADER))
+    second = Scripted(plays("COMMITTED"))
+    async with (
+        serving(first) as one,
+        serving(second) as two,
+        OperatorClient([one, two]) as client,
+    ):
+        went = await follow(client.checkpoint("llm"))
+    assert went.error is None
+    assert (first.asked, second.asked) == (["checkpoint llm", "watch llm-1"], ["watch llm-1"])
+
+
 async def test_a_failure_is_raised_after_the_last_event() -> None:
     failure = Failure("RestoreFailed", "criu failed", node="node-1", details=("its words",))
     service = Scripted(plays("RESTORING", "FAILED", failure=failure))

@@ -12,7 +12,7 @@ from coordinator.core.model import Phase
 from coordinator.link.hub import Hub
 from coordinator.link.stream import ShimStream
 from coordinator.store.codec import to_proto
-from tests.support.fake_shim import PROGRAM, facts_of
+from tests.support.fake_node import PROGRAM, facts_of
 
 
 def hello(node: str, session: str = "s1", highest_epoch: int = 0) -> shim_pb2.Hello:

@@ -14,7 +14,8 @@ from coordinator.link.service import LinkService
 from coordinator.server.serving import Seat
 from coordinator.server.testing import RunningCoordinator, running_coordinator
 from coordinator.store.codec import to_proto
-from tests.support.fake_shim import FakeShim, facts_of
+from tests.support.fake_node import facts_of
+from tests.support.fake_shim import FakeShim
 
 
 def hello(node: str = "node-1", job: str = "") -> shim_pb2.ShimMessage:

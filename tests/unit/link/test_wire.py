@@ -8,7 +8,8 @@ from coordinator.core.errors import BadRequest
 from coordinator.core.model import AddressMove, Cut, Endpoint, Phase
 from coordinator.link import wire
 from coordinator.store.codec import to_proto
-from tests.support.fake_shim import FakeShim, facts_of
+from tests.support.fake_node import facts_of
+from tests.support.fake_shim import FakeShim
 
 ANSWERS = {
     Phase.HOLD: events.Held,

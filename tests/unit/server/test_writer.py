@@ -21,7 +21,7 @@ from coordinator.core.model import (
 from coordinator.core.snapshot import digest_of
 from coordinator.server.writer import LANE_MAX, Writer
 from coordinator.store.memory import Fault, MemoryStore
-from tests.support.fake_shim import facts_of, worker_record
+from tests.support.fake_node import facts_of, worker_record
 
 JOB = JobRecord("llm", workers=1, world_size=1, incarnation=1)
 ATTEMPT = AttemptRecord(
