@@ -61,6 +61,12 @@ def restore(node: Node, source: Node, root: int, at_cut: int) -> None:
     assert not any("WRONG" in line for line in lines(node.here(OUT)))
 
 
+def restored_again(node: Node, root: int) -> None:
+    """A second snapshot, of the restored tree."""
+    node.host.run(["mv", str(IMAGES), str(DISK / "first")])
+    restore(node, node, root, save(node, root))
+
+
 @pytest.mark.parametrize("program", ["rewriter", "mapper"])
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_file_that_is_rewritten_in_place(
@@ -96,6 +102,7 @@ def test_spawned_semaphores_come_back_also_on_another_node(
     assert not any("link_remap" in name for name in names), "CRIU left them; nothing to prove here"
     target = spare if elsewhere else node
     restore(target, node, root, at_cut)
+    restored_again(target, root)
     there = target.host.run(["ls", "-A", "/dev/shm"]).stdout.split()
     assert {name for name in names if name.startswith("sem.")} <= set(there)
     assert not any("link_remap" in name or "allstop" in name for name in there)

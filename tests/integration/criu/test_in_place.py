@@ -32,24 +32,21 @@ def launch(node: Node, *arguments: str) -> int:
     return int(node.call("launch", argv, str(LOG)))
 
 
-def test_goes_on_after_the_dump_and_comes_back(node: Node) -> None:
-    out = node.here(OUT)
-    root = launch(node, "pair", "127.0.0.1", "7000", str(OUT))
-    until(lambda: counted(out) >= 2000, "messages")
-
+def there_and_back(node: Node, root: int, label: str) -> None:
+    """Save it, let it go on, kill it, put it back, let it go on; every check on the way."""
+    images, out = DISK / label, node.here(OUT)
     tree = node.call("stop", root)
     sockets = node.call("network.sockets", tree)
     assert len(sockets.established) == 2
     assert sockets.listening == (("127.0.0.1", 7000),)
     node.call("network.lock", LOCK, sockets, **SECONDS)
-    files = node.call("files.cut", tree, IMAGES / "files", copy_limit_bytes=1 << 20)
-    stats = node.call("criu.dump", root, IMAGES / "criu", **SECONDS)
+    files = node.call("files.cut", tree, images / "files", copy_limit_bytes=1 << 20)
+    stats = node.call("criu.dump", root, images / "criu", **SECONDS)
     assert stats.pages_written > 100
     assert stats.image_bytes > stats.pages_written * 4096
     assert set(node.call("states", root).values()) == {"T"}
-    facts = node.call("criu.facts", IMAGES / "criu")
-    assert facts.pids == tree.pids
-    assert node.call("criu.sockets", IMAGES / "criu") == sockets
+    assert node.call("criu.facts", images / "criu").pids == tree.pids
+    assert node.call("criu.sockets", images / "criu") == sockets
     at_cut = counted(out)
 
     node.call("network.unlock", LOCK, **SECONDS)
@@ -60,17 +57,27 @@ def test_goes_on_after_the_dump_and_comes_back(node: Node) -> None:
     node.call("kill", root)
     cleared = node.call("network.clear", sockets.established, ports=sockets.listening, **SECONDS)
     assert cleared >= 1
-    kept = node.call("files.roll_back", files, IMAGES / "files", label="s1")
-    assert kept == (f"{OUT}.after-s1",)
+    kept = node.call("files.roll_back", files, images / "files", label=label)
+    assert kept == (f"{OUT}.after-{label}",)
     assert counted(out) == at_cut
 
-    assert node.call("criu.restore", IMAGES / "criu", **SECONDS) == root
+    assert node.call("criu.restore", images / "criu", **SECONDS) == root
     assert set(node.call("states", root).values()) == {"T"}
     node.call("network.unlock", LOCK, **SECONDS)
     assert not node.call("network.locked", LOCK)
     node.call("go_on", root)
     until(lambda: counted(out) >= at_cut + 2000, "the restored job goes on")
-    assert node.call("end", root, tree.pids[1]) == 0
+
+
+def test_goes_on_after_the_dump_and_comes_back(node: Node) -> None:
+    """Twice: a restored tree lives in a time namespace of its own and must be as good as new."""
+    out = node.here(OUT)
+    root = launch(node, "pair", "127.0.0.1", "7000", str(OUT))
+    until(lambda: counted(out) >= 2000, "messages")
+    sender = node.call("look", root).pids[1]
+    for label in ("s1", "s2"):
+        there_and_back(node, root, label)
+    assert node.call("end", root, sender) == 0
     done = [line for line in lines(out) if line.startswith(("done", "sent"))]
     assert len(done) == 2
     assert done[0].split()[1] == done[1].split()[1]
