@@ -27,7 +27,6 @@ class ShimOptions:
     state_dir: Path = STATE_DIRECTORY  # highest epoch seen
     criu: Path | None = None  # None: ALLSTOP_CRIU, then PATH
     copy_limit_bytes: int = 8 << 30  # a bigger file open for writing is kept by its size alone
-    report_interval_s: float = 1.0
     goodbye_s: float = 3.0
     linger_s: float = 300.0  # how long a failed worker's shim waits to be restored into
 
