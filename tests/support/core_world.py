@@ -17,7 +17,7 @@ from coordinator.core.model import (
     Snapshot,
 )
 from coordinator.core.policy import Policy
-from tests.support.core_shims import Node, Worker
+from tests.support.core_shims import NEVER, Node, Worker
 
 WAKEUPS_MAX = 1000
 
@@ -121,12 +121,13 @@ class World:
         node.attached = True
         self.event(node.hello())
 
-    def lose(self, name: str, reason: str = "its stream broke") -> None:
+    def lose(self, name: str, reason: str = "its stream broke", *, politely: bool = False) -> None:
         """A shim is out of reach; what it was ordered before may still be done, unheard."""
         node = self.nodes[name]
         node.attached = False
         self.orders = [o for o in self.orders if o.node != name]
-        self.event(events.NodeLost(name, f"s{node.session}", reason))
+        kind = events.NodeLeft if politely else events.NodeLost
+        self.event(kind(name, f"s{node.session}", reason))
 
     def start(self, job: str, nodes: list[str], *, ranks: int = 1, at: int = 10) -> None:
         """Workers of a job start, one on each node named, and their shims report it."""
@@ -173,7 +174,7 @@ class World:
         for _ in range(WAKEUPS_MAX):
             wakeup = self.control.next_wakeup()
             held = [w.held_until for n in self.nodes.values() for w in n.workers.values()]
-            nearest = min([t for t in (wakeup, *held) if t is not None], default=until)
+            nearest = min([t for t in (wakeup, *held) if t is not None], default=NEVER)
             if nearest > until:
                 self.now = until
                 return

@@ -12,10 +12,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from coordinator.core import commands, events
 from coordinator.core.errors import IllegalEvent
-from coordinator.core.model import AttemptState, Cut, Failure, Phase, RestoreState
+from coordinator.core.model import (
+    AttemptState,
+    Cut,
+    Failure,
+    Finding,
+    Phase,
+    RestoreState,
+    Severity,
+)
 from tests.support.core_shims import Node, Worker, facts
 from tests.support.core_world import World
 
+RARELY = st.integers(0, 3).map(lambda n: n == 0)
 ENDED = {
     AttemptState.COMMITTED,
     AttemptState.ABORTED,
@@ -28,8 +37,8 @@ JOB = "llm"
 class Cluster(RuleBasedStateMachine):
     """Three workers of one job, two spares, one coordinator at a time."""
 
-    @initialize(ranks=st.integers(1, 2), shared=st.booleans())
-    def start(self, ranks: int, shared: bool) -> None:
+    @initialize(ranks=st.integers(1, 2), shared=st.booleans(), gpu=st.booleans())
+    def start(self, ranks: int, shared: bool, gpu: bool) -> None:
         self.world = World()
         self.world.watchers.append(self.watch)
         self.serial = 0
@@ -38,6 +47,10 @@ class Cluster(RuleBasedStateMachine):
             self.world.node(Node(facts(f"node-{number}")))
         last = "node-2" if shared else "node-3"
         self.world.start(JOB, ["node-1", "node-2", last], ranks=ranks, at=100)
+        if gpu:
+            one = self.world.nodes["node-1"].workers[(JOB, 0)]
+            one.findings = (Finding(Severity.WARN, "gpu", "it has a device"),)
+            self.world.report("node-1")
 
     # -- what must always be true --------------------------------------------------------------
 
@@ -84,13 +97,13 @@ class Cluster(RuleBasedStateMachine):
             if w.state == "running" and w.held_by == ""
         ]
         newest = {w.worker for w in reached if w.incarnation > 0}
-        job = self.world.control.jobs()[0]
-        if job.state == "running" and newest:
+        running = any(job.state == "running" for job in self.world.control.jobs())
+        if running and newest:
             assert len({w.incarnation for w in reached}) == 1, "an old incarnation runs beside"
 
     # -- what may happen -----------------------------------------------------------------------
 
-    @rule(cut=st.sampled_from([Cut.STEP, Cut.STEP, Cut.FREEZE]), stop=st.just(False))
+    @rule(cut=st.sampled_from([Cut.STEP, Cut.STEP, Cut.FREEZE]), stop=RARELY)
     def ask_checkpoint(self, cut: Cut, stop: bool) -> None:
         self.serial += 1
         self.world.checkpoint(JOB, f"a{self.serial}", cut=cut, stop=stop)
@@ -110,7 +123,7 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.world.orders)
     @rule(data=st.data())
     def shim_answers(self, data: st.DataObject) -> None:
-        order = data.draw(st.sampled_from(self.world.orders))
+        order = self.world.orders[data.draw(st.integers(0, len(self.world.orders) - 1))]
         self.answered.append(self.world.answer(order))
 
     @precondition(lambda self: self.world.orders)
@@ -118,14 +131,24 @@ class Cluster(RuleBasedStateMachine):
     def all_answer(self) -> None:
         self.world.answer_all()
 
-    @rule()
-    def everything_settles(self) -> None:
-        self.world.settle()
+    @rule(times=st.integers(1, 6))
+    def rounds_go_by(self, times: int) -> None:
+        """Store and shims answer what they were asked, phase after phase."""
+        for _ in range(times):
+            self.world.store()
+            self.world.answer_all()
+
+    @rule(really=RARELY)
+    def everything_settles(self, really: bool) -> None:
+        if really:
+            self.world.settle()
 
     @precondition(lambda self: self.world.orders)
     @rule(data=st.data())
     def shim_fails(self, data: st.DataObject) -> None:
-        order = data.draw(st.sampled_from(self.world.orders))
+        if data.draw(st.integers(0, 3)):
+            return
+        order = self.world.orders[data.draw(st.integers(0, len(self.world.orders) - 1))]
         self.world.orders.remove(order)
         self.world.event(self.world.nodes[order.node].fail(order, "it broke"))
 
@@ -133,7 +156,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(data=st.data())
     def an_answer_comes_again(self, data: st.DataObject) -> None:
         """From another leader's time, or twice: nothing changes, or it is refused as illegal."""
-        again = data.draw(st.sampled_from(self.answered))
+        again = self.answered[data.draw(st.integers(0, len(self.answered) - 1))]
         control = self.world.control
         before = (control.attempts(), control.restores(), control.next_wakeup())
         try:
@@ -142,15 +165,18 @@ class Cluster(RuleBasedStateMachine):
             raise AssertionError("a duplicate is never illegal") from None
         assert (control.attempts(), control.restores(), control.next_wakeup()) == before
 
-    @rule(data=st.data())
-    def node_lost(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), really=RARELY, politely=st.booleans())
+    def node_lost(self, data: st.DataObject, really: bool, politely: bool) -> None:
         up = [n.name for n in self.world.nodes.values() if n.attached]
-        if up:
-            self.world.lose(data.draw(st.sampled_from(up)))
+        if up and really:
+            self.world.lose(data.draw(st.sampled_from(up)), politely=politely)
 
-    @rule(data=st.data(), new_session=st.booleans())
-    def node_attaches(self, data: st.DataObject, new_session: bool) -> None:
-        name = data.draw(st.sampled_from(sorted(self.world.nodes)))
+    @rule(data=st.data(), new_session=st.booleans(), really=st.booleans())
+    def node_attaches(self, data: st.DataObject, new_session: bool, really: bool) -> None:
+        lost = sorted(n.name for n in self.world.nodes.values() if not n.attached)
+        if not lost and not really:
+            return
+        name = data.draw(st.sampled_from(lost or sorted(self.world.nodes)))
         self.world.orders = [o for o in self.world.orders if o.node != name]
         self.world.attach(name, new_session=new_session)
 
@@ -164,26 +190,39 @@ class Cluster(RuleBasedStateMachine):
     def ranks_step(self, data: st.DataObject, steps: int) -> None:
         free = [w for _, w in self.workers() if not w.parked and w.state == "running"]
         if free:
-            worker = data.draw(st.sampled_from(free))
+            worker = free[data.draw(st.integers(0, len(free) - 1))]
             worker.boundaries = {r: b + steps for r, b in worker.boundaries.items()}
 
     @rule(data=st.data())
     def worker_exits(self, data: st.DataObject) -> None:
         found = [(n, w) for n, w in self.workers() if n.attached]
         if found and data.draw(st.integers(0, 3)) == 0:
-            node, worker = data.draw(st.sampled_from(found))
+            node, worker = found[data.draw(st.integers(0, len(found) - 1))]
             node.workers.pop((worker.job, worker.worker))
             self.world.event(
                 events.WorkerExited(node.name, JOB, worker.worker, worker.incarnation, 1)
             )
 
-    @rule(seconds=st.sampled_from([0.5, 4.0, 11.0, 70.0, 130.0, 700.0]))
+    @precondition(lambda self: any(w.held_by for _, w in self.workers()))
+    @rule(data=st.data(), really=RARELY)
+    def a_shim_lets_go_and_says_so(self, data: st.DataObject, really: bool) -> None:
+        held = [(n, w) for n, w in self.workers() if w.held_by and n.attached]
+        if held and really:
+            node, worker = held[data.draw(st.integers(0, len(held) - 1))]
+            worker.held_until, action = self.world.now, worker.held_by
+            self.world.run_out()
+            at = (self.world.epoch, node.name, JOB, worker.worker, action)
+            self.world.event(events.Undone(*at, 1))
+
+    @rule(seconds=st.sampled_from([0.5, 0.5, 1.0, 4.0, 11.0, 70.0, 130.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
         self.world.tick(seconds)
 
-    @rule(seconds=st.sampled_from([8.0, 66.0, 130.0]))
-    def coordinator_stands_still(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([8.0, 66.0, 130.0]), really=RARELY)
+    def coordinator_stands_still(self, seconds: float, really: bool) -> None:
         """The clock moves, shims let go, and the core is told nothing."""
+        if not really:
+            return
         self.world.now += seconds
         self.world.run_out()
         if (self.world.control.next_wakeup() or self.world.now) < self.world.now:
@@ -192,13 +231,16 @@ class Cluster(RuleBasedStateMachine):
                 self.answered.append(self.world.answer(order))
             self.world.event(events.TimePassed())
 
-    @rule()
-    def operator_aborts(self) -> None:
-        self.world.event(events.AbortRequested(f"a{self.serial}", "on a whim"))
+    @rule(really=RARELY, letter=st.sampled_from("ar"))
+    def operator_aborts(self, really: bool, letter: str) -> None:
+        if really:
+            self.world.event(events.AbortRequested(f"{letter}{self.serial}", "on a whim"))
 
     @precondition(lambda self: self.world.writes)
-    @rule(definite=st.booleans())
-    def store_refuses(self, definite: bool) -> None:
+    @rule(definite=st.booleans(), really=RARELY)
+    def store_refuses(self, definite: bool, really: bool) -> None:
+        if not really:
+            return
         write = self.world.writes.pop(0)
         failure = Failure("StoreError", "etcd said no", definite=definite)
         if isinstance(write, commands.CommitSnapshot):
@@ -208,9 +250,10 @@ class Cluster(RuleBasedStateMachine):
         elif isinstance(write, commands.AdmitRestore | commands.PutRestore):
             self.world.event(events.StoreRefused(write.record.restore, failure))
 
-    @rule()
-    def leader_changes(self) -> None:
-        self.world.new_leader()
+    @rule(really=RARELY)
+    def leader_changes(self, really: bool) -> None:
+        if really:
+            self.world.new_leader()
 
     # -- and in the end ------------------------------------------------------------------------
 
@@ -227,15 +270,15 @@ class Cluster(RuleBasedStateMachine):
             assert record.state in ENDED, f"{record} never ended"
         for node, worker in self.workers():
             assert worker.held_by == "", f"{worker} on {node.name} is still held"
-        job = self.world.control.jobs()[0].job
-        if self.world.jobs:
-            assert job.latest == self.world.jobs[JOB].latest
+        for view in self.world.control.jobs():
+            known = self.world.jobs.get(view.job.job)
+            assert view.job.latest == (known.latest if known else "")
 
 
 TestCluster = Cluster.TestCase
 TestCluster.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=20,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
