@@ -27,8 +27,8 @@ from worker_shim.hook.page import (
     page_bytes,
 )
 from worker_shim.hook.slot import HOLD, SLOTS, TARGET, Slot, same_start, start_ticks
-from worker_shim.process.clocks import start_seen_by
 from worker_shim.process.barrier import memory_barrier
+from worker_shim.process.clocks import start_seen_by
 from worker_shim.process.port import Tree
 
 SLOTS_DEFAULT = 62  # fills 8 KiB; one slot per local rank

@@ -87,7 +87,7 @@ class LinuxProcessDriver:
             for process in new:
                 proc.send(process, signal.SIGSTOP)
                 told.add((process.pid, process.start_ticks))
-            moving = [process for process in tree.processes if proc.first_moving_task(process.pid)]
+            moving = [process for process in tree.processes if proc.moves(process)]
             if not new and not moving:
                 return tree
             if time.monotonic() >= deadline:

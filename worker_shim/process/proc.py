@@ -121,6 +121,11 @@ def first_moving_task(pid: int) -> tuple[int, Stat] | None:
     return None
 
 
+def moves(process: TreeProcess) -> bool:
+    """True when the process ran as it was scanned, or any task of it does now."""
+    return process.state not in STOPPED_STATES or first_moving_task(process.pid) is not None
+
+
 def shares_memory(pid: int, other: int) -> bool:
     """True when both run in one address space, as between vfork and exec; False when not known.
 
