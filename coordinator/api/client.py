@@ -18,12 +18,13 @@ import grpc.aio
 from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
 
 from coordinator.api.values import ActionEvent, Planned, Snapshots
+from coordinator.codec import from_proto
 from coordinator.core.errors import AllstopError, BadRequest, LinkError
+from coordinator.core.failures import error_of
 from coordinator.core.model import Cut
 from coordinator.core.view import JobView, NodeView
-from coordinator.link.mapping import error_of_call, error_of_failure
+from coordinator.link.mapping import error_of_call
 from coordinator.link.options import Keepalive, client_options
-from coordinator.store.codec import from_proto
 from coordinator.store.port import Shown
 
 CONNECT_DEADLINE_S = 3.0
@@ -197,7 +198,7 @@ class OperatorClient:
                     failure = event.failure
                     yield event
         if failure is not None:
-            raise error_of_failure(failure)
+            raise error_of(failure)
 
     async def _rejoined(self, action: str, broken: LinkError) -> AsyncGenerator[ActionEvent, None]:
         """Watch an action whose stream broke, as soon as some coordinator leads again."""

@@ -7,7 +7,9 @@ import asyncio
 from allstop.v1 import operator_pb2, records_pb2
 
 from coordinator.api.desk import Desk
+from coordinator.codec import to_proto
 from coordinator.core.errors import NoPlan, NotFound, Refused, StoreError, Where
+from coordinator.core.failures import failure_of
 from coordinator.core.model import (
     JobRecord,
     NodeFacts,
@@ -17,8 +19,6 @@ from coordinator.core.model import (
     WorkerState,
 )
 from coordinator.core.view import JobView, NodeView
-from coordinator.link.mapping import failure_of_error
-from coordinator.store.codec import to_proto
 from coordinator.store.port import Shown
 
 READ_DEADLINE_S = 10.0
@@ -121,7 +121,7 @@ async def plan(desk: Desk, job: str, snapshot_id: str) -> operator_pb2.PlanReply
     )
     if chosen is None:
         reply.failure.CopyFrom(
-            to_proto(failure_of_error(no_plan(snapshot, reasons)), records_pb2.Failure)
+            to_proto(failure_of(no_plan(snapshot, reasons)), records_pb2.Failure)
         )
     else:
         reply.plan.CopyFrom(to_proto(chosen, records_pb2.Plan))

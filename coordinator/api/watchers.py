@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 import structlog
 from allstop.v1 import operator_pb2, records_pb2, shim_pb2
 
+from coordinator.codec import to_proto
 from coordinator.core import commands
 from coordinator.core.errors import AllstopError, LinkError
-from coordinator.link.mapping import error_of_failure
-from coordinator.store.codec import to_proto
+from coordinator.core.failures import error_of
 
 log = structlog.get_logger(__name__)
 
@@ -200,7 +200,7 @@ class Watchers:
 
     def refuse(self, refuse: commands.Refuse) -> None:
         """A request was refused: whoever waits for it gets the error."""
-        error = error_of_failure(refuse.failure)
+        error = error_of(refuse.failure)
         log.info("refused", action=refuse.action, error=str(error))
         for watcher in self._watchers.get(refuse.action, ()):
             watcher.end(error)

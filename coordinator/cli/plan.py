@@ -21,11 +21,11 @@ def plan(output: Output, job: str, snapshot: str) -> int:
     from coordinator.cli.asking import ask
     from coordinator.cli.tables import plan_view, reasons_lines
     from coordinator.core.errors import BugError
-    from coordinator.link.mapping import error_of_failure
+    from coordinator.core.failures import error_of
 
     answer = ask(output, lambda client: client.plan(job, snapshot))
     if answer.failure is not None:
-        error = error_of_failure(answer.failure)
+        error = error_of(answer.failure)
         error.details = error.details or tuple(reasons_lines(answer.refused))
         output.error(error, refused=plain(answer.refused))
         return error.exit_code

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from coordinator.cli.durations import bytes_text, duration_text
 from coordinator.cli.tables import placements_view, step_text, table
+from coordinator.core.failures import error_of
 from coordinator.core.model import (
     AttemptRecord,
     Failure,
@@ -19,7 +20,6 @@ from coordinator.core.model import (
     RestoreRecord,
     Snapshot,
 )
-from coordinator.link.mapping import error_of_failure
 
 RANKS_A_LINE = 8
 
@@ -129,7 +129,7 @@ def timings_view(timings: Iterable[PhaseTiming]) -> list[RenderableType]:
 
 def failure_view(failure: Failure) -> Text:
     """What went wrong, in the words of the error."""
-    error = error_of_failure(failure)
+    error = error_of(failure)
     lines = [f"failed: {error}", *([f"next: {error.advice}"] if error.advice else [])]
     return Text("\n".join([*lines, *(f"  | {line}" for line in error.details)]), style="red")
 

@@ -24,7 +24,6 @@ from coordinator.core.errors import (
     all_kinds,
     from_fields,
 )
-from coordinator.core.model import Failure
 
 ERROR_METADATA = "allstop-error-bin"
 ERROR_JSON_BYTES_MAX = 6 * 1024
@@ -81,40 +80,6 @@ def as_allstop(error: Exception) -> AllstopError:
         f"the coordinator met an unexpected {type(error).__name__}: {error}",
         advice="this is a defect of allstop; the coordinator's log has the traceback",
         definite=False,
-    )
-
-
-def error_of_failure(failure: Failure) -> AllstopError:
-    """A stored or sent Failure as the error it was."""
-    return from_fields(
-        {
-            "kind": failure.kind,
-            "what": failure.what,
-            "job": failure.job,
-            "worker": None if failure.worker < 0 else failure.worker,
-            "rank": None if failure.rank < 0 else failure.rank,
-            "node": failure.node,
-            "phase": failure.phase,
-            "advice": failure.advice,
-            "definite": failure.definite,
-            "details": list(failure.details),
-        }
-    )
-
-
-def failure_of_error(error: AllstopError) -> Failure:
-    """An error as the Failure that is stored and sent."""
-    return Failure(
-        kind=type(error).__name__,
-        what=error.what,
-        job=error.where.job,
-        worker=-1 if error.where.worker is None else error.where.worker,
-        rank=-1 if error.where.rank is None else error.where.rank,
-        node=error.where.node,
-        phase=error.where.phase,
-        advice=error.advice,
-        definite=error.definite,
-        details=error.details,
     )
 
 

@@ -7,14 +7,13 @@ shim cannot speak for another node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from allstop.v1 import records_pb2, shim_pb2
 
+from coordinator.codec import from_proto, member_of, number_of, to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import BadRequest, Where
 from coordinator.core.model import (
-    Cut,
     Failure,
     Finding,
     NodeFacts,
@@ -24,14 +23,6 @@ from coordinator.core.model import (
     WorkerRecord,
     WorkerState,
 )
-from coordinator.store.codec import from_proto, to_proto
-
-_PHASE_NUMBER: dict[Phase, Any] = {
-    phase: records_pb2.Phase.Value(f"PHASE_{phase.name}") for phase in Phase
-}
-_PHASE = {number: phase for phase, number in _PHASE_NUMBER.items()}
-_CUT_NUMBER: dict[Cut, Any] = {cut: records_pb2.Cut.Value(f"CUT_{cut.name}") for cut in Cut}
-
 
 # -- orders --------------------------------------------------------------------------------------
 
@@ -47,7 +38,7 @@ def _record(order: commands.SendOrder) -> records_pb2.WorkerRecord:
 
 
 def _hold(order: commands.SendOrder, message: shim_pb2.Order) -> None:
-    message.hold.cut = _CUT_NUMBER[order.cut]
+    message.hold.cut = number_of(order.cut)
     message.hold.world_size = order.world_size
 
 
@@ -56,7 +47,7 @@ def _park(order: commands.SendOrder, message: shim_pb2.Order) -> None:
 
 
 def _dump(order: commands.SendOrder, message: shim_pb2.Order) -> None:
-    message.dump.cut = _CUT_NUMBER[order.cut]
+    message.dump.cut = number_of(order.cut)
 
 
 def _undo(order: commands.SendOrder, message: shim_pb2.Order) -> None:
@@ -109,7 +100,7 @@ def order_message(order: commands.SendOrder) -> shim_pb2.CoordinatorMessage:
     body.job = order.job
     body.worker = order.worker
     body.action = order.action
-    body.phase = _PHASE_NUMBER[order.phase]
+    body.phase = number_of(order.phase)
     body.deadline_ms = max(1, round(order.deadline_s * 1000))
     body.hold_ms = max(0, round(order.hold_s * 1000))
     detail = _DETAIL.get(order.phase)
@@ -228,7 +219,7 @@ _ANSWER: dict[Phase, _Answer] = {
 
 def result_event(node: str, result: shim_pb2.OrderResult) -> events.OrderAnswered:
     """A shim's answer to an order as the core's event; raises BadRequest for one nobody ordered."""
-    phase = _PHASE.get(result.phase)
+    phase = member_of(Phase, result.phase, "phase of OrderResult")
     if phase not in _ANSWER:
         raise BadRequest(
             f"the shim answered an order that does not exist (phase {result.phase})",

@@ -109,12 +109,12 @@ class ControlLoop:
 
     def _blame(self, event: events.Event, error: BugError) -> None:
         """A request that met a bug must not be left waiting for an answer."""
-        from coordinator.link.mapping import failure_of_error
+        from coordinator.core.failures import failure_of
 
         requests = (events.CheckpointRequested, events.RestoreRequested)
         if isinstance(event, requests):
             action = event.attempt if isinstance(event, requests[0]) else event.restore
-            self._listeners.refuse(commands.Refuse(action, failure_of_error(error)))
+            self._listeners.refuse(commands.Refuse(action, failure_of(error)))
 
     def _patience_s(self) -> float:
         """How long to wait for an event before the clock alone is news."""

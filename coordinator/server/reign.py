@@ -16,10 +16,10 @@ from coordinator.api.watchers import Watchers
 from coordinator.core import events
 from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError, BugError, LinkError
+from coordinator.core.failures import failure_of
 from coordinator.core.model import AttemptRecord, AttemptState, JobRecord, NodeFacts
 from coordinator.core.policy import Policy
 from coordinator.link.hub import Hub
-from coordinator.link.mapping import failure_of_error
 from coordinator.server.inbox import Inbox
 from coordinator.server.loop import ControlLoop
 from coordinator.server.writer import Writer
@@ -107,9 +107,7 @@ class Reign:
             "the coordinator that was committing is gone, and the commit is not in the store",
             advice="take the checkpoint again",
         )
-        self.inbox.tell(
-            events.CommitRefused(attempt.attempt, failure_of_error(lost.at(job=attempt.job)))
-        )
+        self.inbox.tell(events.CommitRefused(attempt.attempt, failure_of(lost.at(job=attempt.job))))
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         task = asyncio.create_task(self._guarded(work), name=name)

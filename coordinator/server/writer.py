@@ -15,8 +15,8 @@ import structlog
 
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BugError, Fenced, StoreError
+from coordinator.core.failures import failure_of
 from coordinator.core.model import AttemptState, JobRecord, NodeFacts, RestoreRecord, Snapshot
-from coordinator.link.mapping import failure_of_error
 from coordinator.store.port import Store
 
 log = structlog.get_logger(__name__)
@@ -150,7 +150,7 @@ class Writer:
             state=record.state,
             error=str(error),
         )
-        failure = failure_of_error(error.at(job=record.job))
+        failure = failure_of(error.at(job=record.job))
         self._tell(
             events.CommitRefused(action, failure)
             if isinstance(command, commands.CommitSnapshot)

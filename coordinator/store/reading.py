@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from coordinator.codec import decode
 from coordinator.core.errors import NotFound, StoreError, Where
 from coordinator.core.model import (
     AttemptRecord,
@@ -17,7 +18,6 @@ from coordinator.core.model import (
     WorkerRecord,
 )
 from coordinator.core.snapshot import digest_of
-from coordinator.store.codec import decode
 from coordinator.store.keys import Keys, Kind, Place
 from coordinator.store.kv import COMPACTED, Compacted, Event, Item, KeyValue, Range, below
 from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Changed, Loaded, Shown

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from coordinator.codec import encode
 from coordinator.core.errors import BugError, NotFound, StoreError, Where
 from coordinator.core.model import (
     AttemptRecord,
@@ -20,7 +21,6 @@ from coordinator.core.model import (
     WorkerRecord,
 )
 from coordinator.core.snapshot import check_whole, digest_of
-from coordinator.store.codec import encode
 from coordinator.store.fence import Fence
 from coordinator.store.keys import Kind
 from coordinator.store.kv import Compare, Delete, KeyValue, Put, Range, View

@@ -25,6 +25,7 @@ START_TIMEOUT_S = 120.0
 LOSS_TIMEOUT_S = 60.0
 TRAIN_TIMEOUT_S = 600.0
 POLL_S = 0.05
+SAY_EVERY_S = 3.0
 
 Say = Callable[[str], None]
 
@@ -108,12 +109,15 @@ class Story:
     async def reach(self, client: OperatorClient, step: int, timeout_s: float) -> int:
         """Wait until the job has finished `step` steps; returns how many it has."""
         deadline = time.monotonic() + timeout_s
-        seen = -1
+        seen, said = -1, time.monotonic()
         while time.monotonic() < deadline:
-            self.check_processes()
             seen = await self.step_of(client)
             if seen >= step:
                 return seen
+            self.check_processes()
+            if time.monotonic() - said > SAY_EVERY_S:
+                said = time.monotonic()
+                self.say(f"  training, step {seen}" if seen > 0 else "  the job is starting")
             await asyncio.sleep(POLL_S)
         raise SetupError(
             f"the job is at step {seen}, step {step} was not reached in {timeout_s:.0f} s",

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from coordinator.codec import encode
 from coordinator.core.errors import BugError, Fenced, NotFound, StoreError
 from coordinator.core.model import AttemptState, Cut, RankState, RestoreState
 from coordinator.core.snapshot import digest_of
-from coordinator.store.codec import encode
 from coordinator.store.kv import Delete, Put, Range
 from coordinator.store.port import Changed, Loaded
 from coordinator.store.records import Records

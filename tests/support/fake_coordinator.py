@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 from allstop.v1 import shim_pb2, shim_pb2_grpc
 
+from coordinator.codec import to_proto
 from coordinator.core.model import AddressMove, Endpoint, WorkerRecord
-from worker_shim.agent.wire import to_message
 
 SERVER_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
@@ -121,12 +121,12 @@ def order_message(
     body.SetInParent()
     for name, value in detail.items():
         if isinstance(value, WorkerRecord):
-            body.record.CopyFrom(to_message(value))
+            body.record.CopyFrom(to_proto(value))
         elif isinstance(value, shim_pb2.OrderResult):
             body.record.CopyFrom(value.record)
         elif isinstance(value, tuple):
             getattr(body, name).extend(
-                to_message(each) if isinstance(each, Endpoint | AddressMove) else each
+                to_proto(each) if isinstance(each, Endpoint | AddressMove) else each
                 for each in value
             )
         else:

@@ -18,6 +18,7 @@ from typing import Any
 import grpc.aio
 from allstop.v1 import records_pb2, shim_pb2, shim_pb2_grpc
 
+from coordinator.codec import from_proto, to_proto
 from coordinator.core.model import (
     Failure,
     Finding,
@@ -28,7 +29,6 @@ from coordinator.core.model import (
     WorkerState,
 )
 from coordinator.link.options import Keepalive, client_options
-from coordinator.store.codec import from_proto, to_proto
 from tests.support.fake_node import facts_of, worker_record
 
 

@@ -12,9 +12,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.codec import decode, encode, from_proto, to_proto
 from coordinator.core import model
 from coordinator.core.errors import BadRequest, StoreError
-from coordinator.store.codec import decode, encode, from_proto, to_proto
 
 RECORDS = [
     cls for _, cls in inspect.getmembers(model, is_dataclass) if cls.__module__ == model.__name__

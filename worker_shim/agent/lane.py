@@ -18,13 +18,13 @@ from coordinator.core.errors import (
     DeadlinePassed,
     NotFound,
 )
+from coordinator.core.failures import failure_of
 from coordinator.core.model import Finding, Phase, Severity
 from worker_shim.agent import dumping, holding, persisting, restoring, undoing
 from worker_shim.agent.deadman import DeadManTimer
 from worker_shim.agent.gpus import no_gpus
 from worker_shim.agent.order import Deadline, Key, Order, Outcome
 from worker_shim.agent.stopping import stop
-from worker_shim.agent.wire import failure_of
 from worker_shim.agent.worker import Worker
 
 log = structlog.get_logger(__name__)

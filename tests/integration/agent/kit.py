@@ -11,10 +11,10 @@ from typing import Any
 
 from allstop.v1 import shim_pb2
 
+from coordinator.codec import from_proto
 from coordinator.core.model import AddressMove, Endpoint, WorkerRecord
 from lab import Host
 from tests.support.fake_coordinator import FakeCoordinator, Peer
-from worker_shim.agent.wire import from_message
 
 PROGRAMS = Path(__file__).parent / "programs"
 LOOP = str(PROGRAMS / "loop.py")
@@ -79,7 +79,7 @@ async def restore(
 ) -> None:
     """Bring these workers back on these peers, in order."""
     new = {move.old: move.new for move in moves}
-    records = [from_message(result.record, WorkerRecord) for result in saved]
+    records = [from_proto(result.record, WorkerRecord) for result in saved]
 
     def moved(end: Endpoint) -> Endpoint:
         local, remote = end.local_address, end.remote_address

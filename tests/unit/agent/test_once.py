@@ -131,4 +131,4 @@ async def test_a_detail_of_another_phase_is_no_order(rig: Rig) -> None:
     refused = (await rig.answer("DUMP", before)).failure
     assert (refused.kind, refused.phase, refused.node) == ("BadRequest", "DUMP", "n0")
     assert rig.process.state == "S"
-    assert (await rig.order("DUMP")).failure.what == "cut of DumpOrder has the unknown number 0"
+    assert (await rig.order("DUMP")).failure.what == "cut of DumpOrder is not set"

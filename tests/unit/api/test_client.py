@@ -12,10 +12,10 @@ import pytest
 from allstop.v1 import operator_pb2, operator_pb2_grpc
 
 from coordinator.api.client import OperatorClient
+from coordinator.codec import to_proto
 from coordinator.core.errors import BadRequest, LinkError, NotFound, RestoreFailed
 from coordinator.core.model import Failure, Phase
 from coordinator.link.mapping import abort_with
-from coordinator.store.codec import to_proto
 from tests.support.cluster import cluster, follow
 from tests.support.fake_shim import Behaviour
 

@@ -12,9 +12,9 @@ import pytest
 from allstop.v1 import operator_pb2 as pb
 from allstop.v1 import records_pb2 as records
 
+from coordinator.codec import to_proto
 from coordinator.core.errors import AttemptFailed, Busy, RestoreFailed, Where
-from coordinator.link.mapping import failure_of_error
-from coordinator.store.codec import to_proto
+from coordinator.core.failures import failure_of
 
 from .conftest import RUN_TIMEOUT_S, Cli, FakeOperator
 
@@ -41,7 +41,7 @@ def committed() -> list[pb.ActionEvent]:
 
 def failed(error: AttemptFailed | RestoreFailed, state: str) -> list[pb.ActionEvent]:
     end = event(state, 900, last=True)
-    end.failure.CopyFrom(to_proto(failure_of_error(error)))
+    end.failure.CopyFrom(to_proto(failure_of(error)))
     return [event("DUMPING", 10), end]
 
 

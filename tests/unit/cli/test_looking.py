@@ -7,9 +7,9 @@ import time
 from allstop.v1 import operator_pb2 as pb
 from allstop.v1 import records_pb2 as records
 
+from coordinator.codec import to_proto
 from coordinator.core.errors import NoPlan, NotFound
-from coordinator.link.mapping import failure_of_error
-from coordinator.store.codec import to_proto
+from coordinator.core.failures import failure_of
 
 from .conftest import Cli, FakeOperator
 
@@ -173,7 +173,7 @@ def test_plan(cli: Cli, operator: FakeOperator) -> None:
 
 
 def test_no_plan_gives_every_reason(cli: Cli, operator: FakeOperator) -> None:
-    failure = to_proto(failure_of_error(NoPlan("no set of nodes fits llm-1", advice="add a node")))
+    failure = to_proto(failure_of(NoPlan("no set of nodes fits llm-1", advice="add a node")))
     reply = pb.PlanReply(failure=failure)
     reply.refused.add(node="n1", worker=1, reasons=["memory: 2 GB of 4 GB", "no CRIU"])
     operator.replies["PlanRestore"] = reply

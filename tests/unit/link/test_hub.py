@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 import pytest
 from allstop.v1 import shim_pb2
 
+from coordinator.codec import to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import Fenced, LinkError
 from coordinator.core.model import Phase
 from coordinator.link.hub import Hub
 from coordinator.link.stream import ShimStream
-from coordinator.store.codec import to_proto
 from tests.support.fake_node import PROGRAM, facts_of
 
 

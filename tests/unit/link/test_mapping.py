@@ -17,13 +17,12 @@ from coordinator.core.errors import (
     Where,
     all_kinds,
 )
+from coordinator.core.failures import error_of, failure_of
 from coordinator.link.mapping import (
     ERROR_JSON_BYTES_MAX,
     ERROR_METADATA,
     as_allstop,
     error_of_call,
-    error_of_failure,
-    failure_of_error,
     packed,
 )
 
@@ -50,11 +49,11 @@ def test_every_kind_survives_the_wire(kind: str) -> None:
     )
     assert type(came) is all_kinds()[kind]
     assert came.to_fields() == error.to_fields()
-    assert error_of_failure(failure_of_error(error)).to_fields() == error.to_fields()
+    assert error_of(failure_of(error)).to_fields() == error.to_fields()
 
 
 def test_what_concerns_nobody_in_particular_stays_so() -> None:
-    back = error_of_failure(failure_of_error(AllstopError("x")))
+    back = error_of(failure_of(AllstopError("x")))
     assert (back.where.worker, back.where.rank) == (None, None)
 
 

@@ -8,12 +8,12 @@ import grpc.aio
 import pytest
 from allstop.v1 import shim_pb2, shim_pb2_grpc
 
+from coordinator.codec import to_proto
 from coordinator.core.errors import AllstopError, BadRequest, DeadlinePassed, LinkError
 from coordinator.link.mapping import error_of_call
 from coordinator.link.service import LinkService
 from coordinator.server.serving import Seat
 from coordinator.server.testing import RunningCoordinator, running_coordinator
-from coordinator.store.codec import to_proto
 from tests.support.fake_node import facts_of
 from tests.support.fake_shim import FakeShim
 

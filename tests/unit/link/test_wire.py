@@ -3,11 +3,11 @@
 import pytest
 from allstop.v1 import records_pb2, shim_pb2
 
+from coordinator.codec import to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import BadRequest
 from coordinator.core.model import AddressMove, Cut, Endpoint, Phase
 from coordinator.link import wire
-from coordinator.store.codec import to_proto
 from tests.support.fake_node import facts_of
 from tests.support.fake_shim import FakeShim
 

@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from coordinator.core.errors import BadRequest, StoreError
 
 Record = TypeVar("Record")
+Member = TypeVar("Member", bound=StrEnum)
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,25 @@ def from_proto(message: Any, cls: type[Record]) -> Record:
         else:
             values[field.name] = _value_in(message, field, value)
     return cls(**values)
+
+
+def number_of(member: StrEnum) -> Any:
+    """The number of an enum's member on the wire; for fields outside of records."""
+    return _enum_type(type(member)).Value(f"{_prefix(type(member))}{member.name}")
+
+
+def member_of(enum: type[Member], number: int, field: str) -> Member:
+    """The member that a number means; raises BadRequest naming the field when there is none."""
+    known = _enum_type(enum).DESCRIPTOR.values_by_number.get(number)
+    member = known.name.removeprefix(_prefix(enum)) if known is not None else ""
+    if member not in enum.__members__:
+        what = "is not set" if number == 0 else f"has the unknown number {number}"
+        raise BadRequest(f"{field} {what}")
+    return enum[member]
+
+
+def _enum_type(enum: type[StrEnum]) -> Any:
+    return getattr(records_pb2, enum.__name__)
 
 
 def encode(record: Any) -> bytes:
