@@ -49,18 +49,19 @@ _TOO_LATE = Ignored("once committing has begun it is not undone")
 _TRANSACTION_TELLS = Ignored("the commit transaction compares the record and will tell")
 _RECORDED = Ignored("a later state was recorded; nothing waits for that")
 
+_TO = (S.ABORTING, S.ABORTED)  # at once when nobody is in reach to be undone
+
 
 def _held_state(*forward: S) -> dict[type[Event], Row | Ignored]:
     """Rows of every state between the first order and the cut: any trouble gives the attempt up."""
-    to = (S.ABORTING, S.ABORTED)
     return {
-        NodeLost: Row(aborting.on_lost, to),
-        NodeLeft: Row(aborting.on_lost, to),
-        WorkerExited: Row(aborting.on_exited, to),
-        OrderFailed: Row(aborting.on_failed, (*forward, *to)),
-        Undone: Row(aborting.on_let_go, (*forward, *to)),
-        AbortRequested: Row(aborting.on_abort_requested, to),
-        TimePassed: Row(aborting.on_time, (*forward, *to)),
+        NodeLost: Row(aborting.on_lost, _TO),
+        NodeLeft: Row(aborting.on_lost, _TO),
+        WorkerExited: Row(aborting.on_exited, (S.ABORTING,)),
+        OrderFailed: Row(aborting.on_failed, (*forward, S.ABORTING)),
+        Undone: Row(aborting.on_let_go, (*forward, S.ABORTING)),
+        AbortRequested: Row(aborting.on_abort_requested, (S.ABORTING,)),
+        TimePassed: Row(aborting.on_time, (*forward, S.ABORTING)),
         NodeAttached: _FROZEN,
         StoreRefused: _TRANSACTION_TELLS,
         AttemptStored: _RECORDED,
@@ -68,7 +69,6 @@ def _held_state(*forward: S) -> dict[type[Event], Row | Ignored]:
 
 
 _ANY_ANSWER: tuple[type[Event], ...] = (Held, Parked, GpuLocked, GpuSaved, Dumped)
-_TO = (S.ABORTING, S.ABORTED)
 
 TRANSITIONS: Table[AttemptState] = {
     S.ADMITTING: {
@@ -115,13 +115,13 @@ TRANSITIONS: Table[AttemptState] = {
         **dict.fromkeys(_ANY_ANSWER, _ANSWERED),
         Resumed: Row(committing.on_resumed, (S.PERSISTING, S.COMMITTING)),
         Persisted: Row(committing.on_persisted, (S.PERSISTING, S.COMMITTING, S.ABORTING)),
-        Undone: Row(aborting.on_let_go, (S.PERSISTING, *_TO)),
-        OrderFailed: Row(committing.on_failed, (S.PERSISTING, S.COMMITTING, *_TO)),
+        Undone: Row(aborting.on_let_go, (S.PERSISTING, S.ABORTING)),
+        OrderFailed: Row(committing.on_failed, (S.PERSISTING, S.COMMITTING, S.ABORTING)),
         NodeLost: Row(committing.on_lost, (S.PERSISTING, S.COMMITTING, *_TO)),
         NodeLeft: Row(committing.on_lost, (S.PERSISTING, S.COMMITTING, *_TO)),
         WorkerExited: Row(committing.on_exited, (S.PERSISTING, S.COMMITTING)),
-        AbortRequested: Row(aborting.on_abort_requested, _TO),
-        TimePassed: Row(committing.on_time, (S.PERSISTING, S.COMMITTING, *_TO)),
+        AbortRequested: Row(aborting.on_abort_requested, (S.ABORTING,)),
+        TimePassed: Row(committing.on_time, (S.PERSISTING, S.COMMITTING, S.ABORTING)),
         NodeAttached: Row(committing.on_back, (S.PERSISTING,)),
         StoreRefused: _TRANSACTION_TELLS,
         AttemptStored: _RECORDED,

@@ -146,9 +146,9 @@ def _refusal(
 ) -> Failure:
     workers = [r.worker for group in left for r in group.records]
     names = listed([f"worker {w}" for w in workers])
-    concerned = [r for r in reasons if r.worker in set(workers)]
-    unfit = {(r.worker, r.node) for r in concerned}
-    details = [f"{r.node}, worker {r.worker}: {'; '.join(r.reasons)}" for r in concerned]
+    unfit = {(r.worker, r.node) for r in reasons}
+    ordered = sorted(reasons, key=lambda r: r.worker not in set(workers))
+    details = [f"{r.node}, worker {r.worker}: {'; '.join(r.reasons)}" for r in ordered]
     details += [
         f"{n.facts.node}, worker {w}: it would fit, but another worker needs the node"
         for w in workers
