@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 from coordinator.core.errors import DriverError
+from worker_shim.files import places
 from worker_shim.files.copying import clone, copy_contents
 from worker_shim.files.open_files import Held, held_files
 from worker_shim.files.port import OpenFile
@@ -35,7 +36,7 @@ class LinuxFileDriver:
             left -= copied or 0
             name = "" if copied is None else COPY.format(number)
             recorded.append(_recorded(held, name))
-        return tuple(sorted(recorded, key=lambda file: file.path))
+        return (*places.held_places(tree), *sorted(recorded, key=lambda file: file.path))
 
     def roll_back(
         self, files: tuple[OpenFile, ...], copies: Path, *, label: str
@@ -45,10 +46,14 @@ class LinuxFileDriver:
         A file that grew is cut back and its tail kept as `NAME.after-<label>`; one whose kept part
         differs is put back whole and the newer one kept aside under that name; a missing file is
         made from its copy. Control page and shared memory are put back and nothing of them kept.
-        Every file changes at once or not at all, and the whole can be repeated. Raises DriverError
-        for a file that is missing or shorter and has no copy.
+        Directories and FIFOs that are missing are made. Every file changes at once or not at all,
+        and the whole can be repeated. Raises DriverError for a file that is missing or shorter and
+        has no copy.
         """
-        kept = (roll_back_file(file, copies, label) for file in files)
+        for place in (file for file in files if file.role in places.ROLES):
+            places.put_back(place)
+        contents = (file for file in files if file.role not in places.ROLES)
+        kept = (roll_back_file(file, copies, label) for file in contents)
         return tuple(str(path) for path in kept if path is not None)
 
 

@@ -40,7 +40,7 @@ class Held:
 
 def held_files(tree: Tree) -> tuple[Held, ...]:
     """Each file once, in the order of paths; a file known by two names counts twice."""
-    kernel_devices = _kernel_devices()
+    not_real = kernel_devices()
     pages = set(_control_pages(tree.pids))
     logs = _logs(tree)
     found: dict[str, Held] = {}
@@ -48,7 +48,7 @@ def held_files(tree: Tree) -> tuple[Held, ...]:
         if path in found:
             continue
         status = _status(path, inode)
-        if status is None or status.st_dev in kernel_devices:
+        if status is None or status.st_dev in not_real:
             continue
         found[path] = Held(path, status, _role(path, pages, logs))
     return tuple(found[path] for path in sorted(found))
@@ -137,7 +137,7 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _kernel_devices() -> frozenset[int]:
+def kernel_devices() -> frozenset[int]:
     """Device numbers of the mounted file systems of `KERNEL_KINDS`."""
     found = set()
     for line in (PROC / "self" / "mountinfo").read_text().splitlines():

@@ -11,13 +11,16 @@ from worker_shim.process.port import Tree
 
 @dataclass(frozen=True)
 class OpenFile:
-    """One regular file that the tree has open for writing or mapped shared and writable."""
+    """One file of the cut: open for writing, mapped shared and writable, or a place that is needed.
+
+    Places are directories (working, open, or with a bound unix socket in them) and FIFOs.
+    """
 
     path: str
     size_bytes: int
     mode: int
     copy: str = ""  # name of the copy beside the images; empty: too big, only the size is known
-    role: str = "data"  # data, log, page (control page), shm
+    role: str = "data"  # data, log, page (control page), shm, directory, fifo
     uid: int = -1  # -1: not known, left as it is
     gid: int = -1
 

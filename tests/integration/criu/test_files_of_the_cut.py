@@ -76,7 +76,8 @@ def test_a_file_that_is_rewritten_in_place(
     node.here(FILE).write_bytes(bytes(8))
     root = launch(node, program, str(FILE), str(OUT))
     at_cut = save(node, root)
-    assert [(file.path, file.role) for file in node.files] == [
+    kept = [(file.path, file.role) for file in node.files if file.role != "directory"]
+    assert kept == [
         (str(FILE), "data"),
         (str(DISK / "log"), "log"),
         (str(OUT), "data"),
@@ -88,6 +89,23 @@ def test_a_file_that_is_rewritten_in_place(
         assert int.from_bytes(newer, "big") >= at_cut + 19
         tail = lines(node.here(OUT).with_name("out.after-s1"))
         assert tail[0] == str(at_cut + 1)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_directories_sockets_and_fifos_that_are_gone_come_back(
+    nodes: tuple[Node, Node], elsewhere: bool
+) -> None:
+    """What a program kept in a temporary directory that it, or a clean-up, has removed since."""
+    node, spare = nodes
+    place = DISK / "pymp-1"
+    root = launch(node, "places", str(place), str(OUT))
+    at_cut = save(node, root)
+    shutil.rmtree(node.here(place))
+    target = spare if elsewhere else node
+    restore(target, node, root, at_cut)
+    modes = {name: target.here(place / name).stat().st_mode for name in ("work", "socket", "fifo")}
+    assert modes == {"work": 0o40750, "socket": 0o40700, "fifo": 0o10600}
+    assert target.here(place / "socket" / "listener").is_socket()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

@@ -4,6 +4,7 @@
     odd.py reader FILE OUT       holds FILE open for reading
     odd.py rewriter FILE OUT     rewrites FILE in place, and checks what it wrote before
     odd.py mapper FILE OUT       the same through a shared mapping
+    odd.py places DIR OUT        works in DIR/work, listens in DIR/socket, holds DIR/fifo open
     odd.py semaphores OUT        plays ping-pong with a spawned child over two semaphores
 
 All note a growing count in OUT; a check that fails is noted as `WRONG`.
@@ -12,6 +13,8 @@ All note a growing count in OUT; a check that fails is noted as `WRONG`.
 import ctypes
 import mmap
 import multiprocessing
+import os
+import socket
 import sys
 import time
 from multiprocessing.synchronize import Semaphore
@@ -69,6 +72,26 @@ def mapper(path: str, out: TextIO) -> None:
             page[:8] = count.to_bytes(8, "big")
             note(out, str(count))
             time.sleep(TURNS_S)
+
+
+def places(path: str, out: TextIO) -> None:
+    """Every turn goes through the socket, by a new connection to its path."""
+    os.makedirs(os.path.join(path, "work"), mode=0o750)
+    os.makedirs(os.path.join(path, "socket"), mode=0o700)
+    os.mkfifo(os.path.join(path, "fifo"), 0o600)
+    os.open(os.path.join(path, "fifo"), os.O_RDWR)
+    os.chdir(os.path.join(path, "work"))
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.path.join(path, "socket", "listener"))
+    listener.listen()
+    count = 0
+    while True:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(listener.getsockname())
+            listener.accept()[0].close()
+        count += 1
+        note(out, str(count) if os.path.isdir(".") else "WRONG no working directory")
+        time.sleep(TURNS_S)
 
 
 def check(found: bytes, count: int, out: TextIO) -> None:
