@@ -17,7 +17,7 @@ from coordinator.core.errors import AllstopError, DriverError
 from worker_shim.criu import addresses, images, tasks
 from worker_shim.criu.binary import clean_environment, criu_version, find_criu, keeps_self_tests
 from worker_shim.criu.causes import details, error_lines, recognise
-from worker_shim.criu.giving_up import run_or_give_up
+from worker_shim.criu.giving_up import REFUSABLE, run_or_give_up
 from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.criu.remaps import make_remaps, save_remaps
 from worker_shim.network.port import Sockets
@@ -79,9 +79,8 @@ class CriuDriver:
         line = ("dump", "--tree", str(root_pid), *DUMPING, "--timeout", collecting_s)
         try:
             # The runner would kill CRIU; it must not come to that while CRIU holds the tree.
-            run = self._criu(line, into, DUMP_LOG, until + KILL_S)
-            left_s = until - time.monotonic()
-            finished = await run_or_give_up(run, pids, deadline_s=left_s)
+            run = self._criu(line, into, DUMP_LOG, until + KILL_S, wrapper=REFUSABLE)
+            finished = await run_or_give_up(run, str(into), pids, deadline_s=deadline_s)
             if finished.exit_code != 0:
                 raise _failure("dump", where, finished, into / DUMP_LOG)
             save_remaps(into, pids)
@@ -131,14 +130,20 @@ class CriuDriver:
         return addresses.move_addresses(source, moves, close=close)
 
     async def _criu(
-        self, arguments: Sequence[str], directory: Path, log_name: str, until: float
+        self,
+        arguments: Sequence[str],
+        directory: Path,
+        log_name: str,
+        until: float,
+        *,
+        wrapper: Sequence[str] = (),
     ) -> Finished:
         """Run criu on a directory of images; the log goes there too."""
         await self.version()
         # An empty plugin directory keeps CRIU's CUDA plugin out, which would unlock GPUs by itself.
         plugins = directory / NO_PLUGINS
         plugins.mkdir(mode=0o700, exist_ok=True)
-        line = [str(self._program), *arguments, *COMMON, "--no-default-config"]
+        line = [*wrapper, str(self._program), *arguments, *COMMON, "--no-default-config"]
         line += ["--images-dir", str(directory), "--libdir", str(plugins), "--log-file", log_name]
         try:
             return await self._commands.run(

@@ -1,11 +1,14 @@
 """Ending a CRIU that dumps, without harm to the tree it holds.
 
-CRIU switches a TCP socket it dumps to repair mode (TCP_REPAIR of `include/uapi/linux/tcp.h`), in
-which every read and write of its owner fails with EPERM. And when CRIU is killed, its descriptors
-are closed before it lets go of the tree as tracer: CRIU's code inside a task sees the end of its
-socket, puts the task's registers back and runs on, at times into a read that was interrupted, some
-microseconds before the task is stopped again. So CRIU is stopped first, then the sockets are
-mended, and only then is it killed. (Killing it at once made half of the jobs die of EPERM.)
+A CRIU that is killed leaves its work inside the tree: sockets in repair mode (TCP_REPAIR of
+`include/uapi/linux/tcp.h`), in which every read and write of the job fails with EPERM; a task on
+its way to a breakpoint of CRIU's, which nobody takes then, so that it dies of SIGTRAP; and tasks
+that run for some microseconds, as a dying tracer closes its descriptors, which lets CRIU's code in
+them go, before it lets go of the tasks. About half of the jobs died when CRIU was just killed.
+
+So CRIU is made to fail instead: its limit on file sizes is set to 0, its next write is refused, and
+it undoes everything by itself as on a full disk. Only one that does not write any more is killed:
+stopped first, the sockets mended, then killed.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
-import time
 from collections.abc import Coroutine, Iterable, Sequence
 
 import structlog
@@ -29,51 +32,61 @@ log = structlog.get_logger(__name__)
 
 TCP_REPAIR = 19
 OFF = 0  # also sends a window probe, which tells both ends where they stand
+GENTLE_S = 5.0
 STOP_S = 2.0  # a CRIU in the middle of a write does not stop before that has ended
 UNTRACED_S = 2.0
 
+# A refused write also sends SIGXFSZ, which would kill CRIU; what is ignored stays so over exec.
+REFUSABLE = ("/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "sh")
+
 
 async def run_or_give_up(
-    run: Coroutine[None, None, Finished], pids: Sequence[int], *, deadline_s: float
+    run: Coroutine[None, None, Finished], mark: str, pids: Sequence[int], *, deadline_s: float
 ) -> Finished:
-    """Let CRIU dump these processes; end it gently at the deadline or when cancelled.
+    """Let CRIU (the child of ours with the argument `mark`) dump these processes.
 
-    Raises DriverError (indefinite: the images may hold anything) when it ran out of time. The tree
-    is then stopped and untraced, its sockets work.
+    At the deadline, or when cancelled, it is made to fail, within some seconds more. Raises
+    DriverError when it ran out of time, indefinite only when it had to be killed. In every case
+    the tree is untraced afterwards and its sockets work.
     """
     running = asyncio.ensure_future(run)
     try:
         await asyncio.wait({running}, timeout=max(0.0, deadline_s))
         if running.done():
             return running.result()
+        gently = await _end(running, mark, pids)
+        if gently and running.result().exit_code == 0:
+            return running.result()  # it was done in that very moment
         raise DriverError(
             f"criu did not end within {deadline_s:.1f} s and was ended",
             advice="give the phase more time, or stage the images on a faster disk",
-            definite=False,
+            definite=gently,
         )
+    except asyncio.CancelledError:
+        await _end(running, mark, pids)
+        raise
     finally:
-        if not running.done():
-            await stop_tracers(pids)
-            leave_repair_mode(pids)
-            running.cancel()
-            await asyncio.wait({running})
-        await let_go(pids)
+        await tasks.wait_untraced(pids, deadline_s=UNTRACED_S)
+        leave_repair_mode(pids)
 
 
-async def stop_tracers(pids: Sequence[int]) -> None:
-    """SIGSTOP every child of ours that traces one of these processes, and wait until it stands."""
-    tracers = {tracer for tracer in map(tasks.tracer_of, pids) if _is_ours(tracer)}
-    for tracer in tracers:
+async def _end(running: asyncio.Future[Finished], mark: str, pids: Sequence[int]) -> bool:
+    """Make CRIU fail, or kill it if it does not; True when it ended by itself."""
+    criu = tasks.child_with(mark)
+    if criu:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(tracer, signal.SIGSTOP)
-    await tasks.wait_stopped(tracers, deadline_s=STOP_S)
-
-
-async def let_go(pids: Sequence[int]) -> None:
-    """Wait until nobody traces these processes, and mend what is left to mend."""
-    until = time.monotonic() + UNTRACED_S
-    await tasks.wait_untraced(pids, deadline_s=until - time.monotonic())
-    leave_repair_mode(pids)
+            resource.prlimit(criu, resource.RLIMIT_FSIZE, (0, 0))
+        await asyncio.wait({running}, timeout=GENTLE_S)
+        if running.done():
+            return True
+        log.warning("criu writes nothing any more and is killed", pid=criu)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(criu, signal.SIGSTOP)
+        await tasks.wait_stopped([criu], deadline_s=STOP_S)
+        leave_repair_mode(pids)
+    running.cancel()
+    await asyncio.wait({running})
+    return False
 
 
 def leave_repair_mode(pids: Iterable[int]) -> int:
@@ -97,7 +110,3 @@ def leave_repair_mode(pids: Iterable[int]) -> int:
     if mended:
         log.warning("sockets were taken out of repair mode after a dump was ended", sockets=mended)
     return mended
-
-
-def _is_ours(tracer: int) -> bool:
-    return tracer != 0 and tasks.parent_of(tracer) == os.getpid()

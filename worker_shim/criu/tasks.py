@@ -54,6 +54,17 @@ def states(pids: Iterable[int]) -> dict[int, str]:
     return found
 
 
+def child_with(argument: str) -> int:
+    """Our child with this argument in its command line; 0 when there is none."""
+    for children in (PROC / "self" / "task").glob("[0-9]*/children"):
+        for child in children.read_text().split():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                line = (PROC / child / "cmdline").read_bytes().split(b"\0")
+                if os.fsencode(argument) in line:
+                    return int(child)
+    return 0
+
+
 def tracer_of(pid: int) -> int:
     """Who traces this process; 0 for nobody, also when the process is gone."""
     try:

@@ -143,14 +143,35 @@ def test_a_dump_that_is_given_up_leaves_working_sockets(node: Node) -> None:
     assert lines(node.here(OUT))[-1].startswith("done")
 
 
-def test_a_dump_out_of_time_is_indefinite_and_leaves_working_sockets(node: Node) -> None:
+@pytest.mark.parametrize("deadline_s", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_a_dump_out_of_time_leaves_working_sockets(node: Node, deadline_s: float) -> None:
     root = launch(node, "stream", "pair", "127.0.0.1", "7000", str(OUT), "400")
     tree = node.call("stop", root)
-    with pytest.raises(DriverError, match="did not end within") as caught:
-        node.call("criu.dump", root, IMAGES, deadline_s=0.15)
-    assert not caught.value.definite
+    with pytest.raises(DriverError, match="did not end within"):
+        node.call("criu.dump", root, IMAGES, deadline_s=deadline_s)
+    assert set(node.call("states", root).values()) == {"T"}
     goes_on(node, root)
     assert node.call("end", root, tree.pids[1]) == 0
+
+
+def test_a_restore_out_of_time_leaves_nothing_and_the_next_try_works(node: Node) -> None:
+    root = launch(node, "stream", "pair", "127.0.0.1", "7000", str(OUT), "200")
+    tree = node.call("stop", root)
+    sockets = node.call("network.sockets", tree)
+    node.call("network.lock", "job/0", sockets, **SECONDS)
+    node.call("criu.dump", root, IMAGES, **SECONDS)
+    node.call("kill", root)
+    for deadline_s in (0.01, 0.03, 0.06):
+        node.call("network.clear", sockets.established, ports=sockets.listening, **SECONDS)
+        with pytest.raises(DriverError, match="did not end within") as caught:
+            node.call("criu.restore", IMAGES, deadline_s=deadline_s)
+        assert not caught.value.definite
+        for pid in tree.pids:
+            assert node.call("states", pid) == {}
+    node.call("network.clear", sockets.established, ports=sockets.listening, **SECONDS)
+    assert node.call("criu.restore", IMAGES, **SECONDS) == root
+    node.call("network.unlock", "job/0", **SECONDS)
+    goes_on(node, root)
 
 
 def test_the_directory_must_be_empty(node: Node, tmp_path: Path) -> None:

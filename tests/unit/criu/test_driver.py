@@ -81,7 +81,7 @@ async def test_a_failed_dump_says_why_in_two_voices(program: Path, tmp_path: Pat
         assert "LD_PRELOAD" not in call.env
         return Finished(call.argv, 1, "", "", 1)
 
-    driver = CriuDriver(FakeCommandRunner({"criu": fail}), program=program)
+    driver = CriuDriver(FakeCommandRunner({"criu": fail, "sh": fail}), program=program)
     with pytest.raises(DriverError) as caught:
         await driver.dump(os.getpid(), images, deadline_s=5)
     assert "has an io_uring open" in caught.value.what
