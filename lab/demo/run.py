@@ -29,7 +29,8 @@ def run_demo(options: DemoOptions, say: Say) -> DemoReport:
     """
     with terminated_as_interrupted(), stage() as root:
         try:
-            with Lab(root / "lab", [*options.busy, *options.spare]) as lab:
+            names = [*options.busy, *options.spare]
+            with Lab(root / "lab", names, private=own_directories()) as lab:
                 story = Story(options, lab, root, say)
                 report = asyncio.run(story.play())
                 if options.keep:
@@ -45,14 +46,23 @@ def run_demo(options: DemoOptions, say: Say) -> DemoReport:
 def stage() -> Iterator[Path]:
     """A private directory for everything the demo writes; removed at the end.
 
-    ALLSTOP_DEMO_DIRECTORY says where it is made (default: the system's temporary directory).
+    ALLSTOP_DEMO_DIRECTORY says where it is made (default: /var/tmp).
     """
-    parent = os.environ.get("ALLSTOP_DEMO_DIRECTORY") or None
+    parent = os.environ.get("ALLSTOP_DEMO_DIRECTORY") or "/var/tmp"
     root = Path(tempfile.mkdtemp(prefix="allstop-demo-", dir=parent))
     try:
         yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def own_directories() -> tuple[str, ...]:
+    """What each node has for itself beside /run and /dev/shm: /tmp, as on real machines.
+
+    Unless this very program or its Python lies there.
+    """
+    needed = (Path(__file__).resolve(), Path(sys.prefix).resolve(), Path(sys.executable).resolve())
+    return () if any(path.is_relative_to("/tmp") for path in needed) else ("/tmp",)
 
 
 @contextlib.contextmanager
