@@ -231,7 +231,6 @@ def on_found_while_undoing(a: Attempt, event: NodeAttached, now: float) -> list[
         on_node = a.by_node.setdefault(member.node, [])
         if member.worker not in on_node:
             on_node.append(member.worker)
-        a.lost.pop(member.worker, None)
         sent.awaited[member.worker] = member
         sent.expected = max(sent.expected, len(sent.awaited))
         reason = a.failure.what if a.failure else a.reason

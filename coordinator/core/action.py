@@ -268,12 +268,25 @@ class Action(Generic[S]):
         told = listed([f"rank {r.rank} last at step {r.boundary}" for r in ranks])
         return f"{member} ({told})"
 
+    def _culprit(self, sent: Round) -> tuple[Member | None, int]:
+        """Whom to name first: the rank that the others wait for, where one alone is behind."""
+        members = list(sent.awaited.values())
+        if sent.phase is Phase.PARK:
+            seen = [(r.boundary, r.rank, m) for m in members for r in self.pending_ranks(m.worker)]
+            lowest = min((boundary for boundary, _, _ in seen), default=0)
+            behind = [(m, rank) for boundary, rank, m in seen if boundary == lowest]
+            if len(behind) == 1:
+                return behind[0]
+        if not members:
+            return None, -1
+        ranks = self.pending_ranks(members[0].worker)
+        return members[0], ranks[0].rank if len(ranks) == 1 else -1
+
     def late(self, sent: Round, now: float, kind: type[AllstopError]) -> Failure:
         """The failure of a round whose deadline has passed, naming everyone awaited."""
         members = list(sent.awaited.values())
-        first = members[0] if members else None
         names = [self.describe(m) for m in members]
-        ranks = self.pending_ranks(first.worker) if first else ()
+        first, rank = self._culprit(sent)
         limit = f", the deadline of the whole action ({self.deadline_s:g} s)" if sent.capped else ""
         return Failure(
             kind=kind.__name__,
@@ -281,7 +294,7 @@ class Action(Generic[S]):
             f"awaited {listed(names) or sent.whom}",
             job=self.job,
             worker=first.worker if first else -1,
-            rank=ranks[0].rank if len(ranks) == 1 else -1,
+            rank=rank,
             node=first.node if first else "",
             phase=str(sent.phase),
             advice="look at the named nodes and ranks, or allow more time with --deadline",

@@ -148,9 +148,8 @@ class Cluster:
                 "the job needs another name"
             )
         self.raise_incarnation(state.job, state.incarnation)
-        others = [w for w in self.alive(job) if w.worker != state.worker]
         if state.workers != job.workers:
-            if others:
+            if any(w.worker != state.worker for w in self.alive(job)):
                 return (
                     f"worker {state.worker} says that job {state.job} has {state.workers} workers; "
                     f"it has {job.workers}"

@@ -28,7 +28,7 @@ def page() -> str:
             "# State machines",
             "",
             "Drawn from the tables in `coordinator/core` by `python -m coordinator.core.diagrams`;",
-            "do not edit. What brings an action into a state is written at the arrow. An event that",
+            "do not edit. What brings an action into a state stands at the arrow. An event that",
             "stands at no arrow leaves the action where it is, or is ignored for the reason below,",
             "or is illegal: it raises and changes nothing.",
             "",

@@ -224,7 +224,6 @@ def on_found_while_undoing(r: Restore, event: NodeAttached, now: float) -> list[
         member = r.members[worker]
         sent.awaited[worker] = member
         sent.expected = max(sent.expected, len(sent.awaited))
-        r.lost.pop(worker, None)
         order = r.order(member, sent, now, kill=True, incarnation=r.incarnation, reason=r.reason)
         commands.append(order)
     if commands:

@@ -185,6 +185,7 @@ def run_attempt(workers: int) -> tuple[int, float]:
         made = Worker("llm", number, workers, workers, {number: 10})
         world.nodes[name].workers[("llm", number)] = made
     handle = world.control.handle
+    began = time.process_time()
     for name in names:
         handle(world.nodes[name].hello(), 0.0)
     entries = 0
@@ -194,7 +195,6 @@ def run_attempt(workers: int) -> tuple[int, float]:
         entries += len(command.awaited) if isinstance(command, commands.Announce) else 1
 
     world.watchers.append(count)
-    began = time.process_time()
     decided = handle(events.CheckpointRequested("llm", "a1", Cut.STEP, False, 0.0, 0.0), world.now)
     world.carry_out(decided)
     for _ in range(10):
@@ -218,4 +218,4 @@ def test_an_attempt_costs_the_same_per_worker_however_many_there_are() -> None:
     few, _ = run_attempt(256)
     many, took = run_attempt(4096)
     assert many <= few * 16 * 1.3, "announcements or orders grow faster than the job"
-    assert took < 8.0, "4,096 workers: five rounds must not take seconds"
+    assert took < 6.0, "4,096 workers took 1.1 s of processor time when this was written"

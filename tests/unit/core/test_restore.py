@@ -264,6 +264,17 @@ def test_a_lost_node_that_returns_is_fenced(world: World) -> None:
     assert world.control.jobs()[0].nodes == ("node-1", "node-3")
 
 
+def test_what_a_failed_restore_left_on_a_lost_node_is_killed_on_its_return(world: World) -> None:
+    until(world, Phase.RELEASE)
+    world.lose("node-3")
+    world.settle()
+    assert state(world) is S.FAILED
+    world.attach("node-3")
+    assert [(o.phase, o.kill) for o in world.orders] == [(Phase.UNDO, True)]
+    world.settle()
+    assert not world.nodes["node-3"].workers
+
+
 # -- a new leader, and the table itself ------------------------------------------------------------
 
 
