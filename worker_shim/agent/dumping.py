@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 from coordinator.core.errors import DriverError, Refused
 from coordinator.core.model import Cut, Endpoint, WorkerRecord
@@ -20,6 +21,8 @@ from worker_shim.process.port import Tree
 
 SETTLE_S_MAX = 5.0
 SETTLE_POLL_S = 0.002
+DEAD = "ZX"  # a zombie, which CRIU saves too
+AT_REST = "Tt" + DEAD
 
 
 async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
@@ -53,8 +56,13 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         )
     finally:
         await locking
-    stats = await drivers.images.dump(worker.root_pid, place / IMAGES, deadline_s=deadline.left_s)
-    facts = await asyncio.to_thread(drivers.images.facts, place / IMAGES)
+    images = place / IMAGES
+    try:
+        stats = await drivers.images.dump(worker.root_pid, images, deadline_s=deadline.left_s)
+    except DriverError as error:
+        _require_living(worker, tree, worker.tree(), error.details)
+        raise
+    facts = await asyncio.to_thread(drivers.images.facts, images)
     await _require_whole(worker, tree, facts, stats, deadline)
     worker.ranks = worker.page.ranks(tree) if worker.page is not None else ()
     record = await _record(worker, tree, sockets, stats, facts)
@@ -76,6 +84,8 @@ async def _require_whole(
     worker: Worker, tree: Tree, facts: ImageFacts, stats: DumpStats, deadline: Deadline
 ) -> None:
     """What was stopped is what is in the images, and it is what still stands there stopped."""
+    now = await _settled(worker, min(SETTLE_S_MAX, deadline.left_s))
+    _require_living(worker, tree, now)
     missing = sorted(set(tree.pids) - set(facts.pids))
     if missing or facts.root_pid != worker.root_pid:
         raise DriverError(
@@ -86,16 +96,32 @@ async def _require_whole(
         )
     if stats.pages_written <= 0:
         raise DriverError("criu wrote no page of memory", where=worker.where)
-    now = await _settled(worker, min(SETTLE_S_MAX, deadline.left_s))
     before = {(process.pid, process.start_ticks) for process in tree.processes}
     changed = before ^ {(process.pid, process.start_ticks) for process in now.processes}
-    moving = [process.pid for process in now.processes if process.state not in "Tt"]
+    moving = [process.pid for process in now.processes if process.state not in AT_REST]
     if changed or moving:
         raise DriverError(
             "the worker changed while it was dumped",
             where=worker.where,
             details=(f"came or went: {sorted(changed)}", f"not stopped: {moving}"),
         )
+
+
+def _require_living(worker: Worker, before: Tree, now: Tree, details: tuple[str, ...] = ()) -> None:
+    """Raise naming the processes that were stopped and have ended since: the cause of the rest."""
+    states = {(process.pid, process.start_ticks): process.state for process in now.processes}
+    stopped = [process for process in before.processes if process.state not in DEAD]
+    ended = [p for p in stopped if states.get((p.pid, p.start_ticks), "X") in DEAD]
+    if not ended:
+        return
+    names = [f"rank {p.rank} (pid {p.pid})" if p.rank >= 0 else f"pid {p.pid}" for p in ended]
+    rank = next((process.rank for process in ended if process.rank >= 0), None)
+    raise DriverError(
+        f"{', '.join(names)} ended while the worker was dumped",
+        where=replace(worker.where, rank=rank),
+        advice="somebody killed it, or the kernel for want of memory (dmesg tells)",
+        details=(*(f"{p.pid}: {' '.join(p.argv)[:200]}" for p in ended), *details),
+    )
 
 
 async def _settled(worker: Worker, deadline_s: float) -> Tree:
@@ -107,7 +133,7 @@ async def _settled(worker: Worker, deadline_s: float) -> Tree:
     until = time.monotonic() + deadline_s
     while True:
         now = worker.tree()
-        if all(process.state in "Tt" for process in now.processes) or time.monotonic() >= until:
+        if all(process.state in AT_REST for process in now.processes) or time.monotonic() >= until:
             return now
         await asyncio.sleep(SETTLE_POLL_S)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from coordinator.core.errors import NotReady
+from coordinator.core.errors import AllstopError, NotReady
 from coordinator.core.model import Finding, Severity
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.programs import programs_of
@@ -21,8 +21,30 @@ def room_needed(tree: Tree) -> int:
     return int(resident * ROOM_FACTOR) + ROOM_EXTRA_BYTES
 
 
-def look_over(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
-    """Everything that speaks against saving this worker now; reads /proc, for a thread."""
+async def look_over(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
+    """Everything that speaks against saving this worker now, in its tree or on its node."""
+    findings = await asyncio.to_thread(_look_at_tree, worker, tree)
+    return (*await _look_for_programs(worker), *findings)
+
+
+async def _look_for_programs(worker: Worker) -> tuple[Finding, ...]:
+    """A program that the dump needs and that is missing must not be missed by a stopped tree."""
+    found = []
+    try:
+        await worker.drivers.images.version()
+    except AllstopError as error:
+        text = f"the node has no usable CRIU: {error.what}; {error.advice}"
+        found.append(Finding(Severity.REFUSE, "criu_missing", text))
+    try:
+        await worker.drivers.network.locked(worker.name)
+    except AllstopError as error:
+        text = f"the node cannot lock its network: {error.what}; {error.advice}"
+        found.append(Finding(Severity.REFUSE, "network_lock", text))
+    return tuple(found)
+
+
+def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
+    """Reads /proc, so it is for a thread."""
     findings = list(worker.drivers.process.preflight(tree))
     known = {(finding.code, finding.pid) for finding in findings}
     for pid in worker.drivers.cuda.processes(tree):
@@ -46,7 +68,7 @@ def look_over(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
 
 async def check(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     """The preflight again; raises NotReady with every finding that refuses a checkpoint."""
-    findings = await asyncio.to_thread(look_over, worker, tree)
+    findings = await look_over(worker, tree)
     worker.findings = findings
     refused = [finding for finding in findings if finding.severity is Severity.REFUSE]
     if refused:

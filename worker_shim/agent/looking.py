@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from coordinator.core.model import Finding
+from coordinator.core.model import Finding, Severity
 from worker_shim.agent.holding import look_over
 from worker_shim.agent.worker import Worker
 
@@ -29,10 +29,13 @@ class Looker:
             worker.ranks = worker.page.ranks(tree)
         root, when = self._checked.get(worker.name, (0, 0.0))
         now = time.monotonic()
-        if busy or (root == worker.root_pid and now - when < PREFLIGHT_INTERVAL_S):
+        # Who mends what was found wants to try again, and not to be refused for what was.
+        refused = any(finding.severity is Severity.REFUSE for finding in worker.findings)
+        interval_s = 0.0 if refused else PREFLIGHT_INTERVAL_S
+        if busy or (root == worker.root_pid and now - when < interval_s):
             return
         self._checked[worker.name] = (worker.root_pid, now)
-        found = await asyncio.to_thread(look_over, worker, tree)
+        found = await look_over(worker, tree)
         if not worker.action:
             worker.findings = (*found, *_kept(worker.findings))
 

@@ -21,7 +21,7 @@ from worker_shim.criu.giving_up import REFUSABLE, run_or_give_up
 from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.criu.remaps import make_remaps, save_remaps
 from worker_shim.network.port import Sockets
-from worker_shim.process.runner import Commands, Finished
+from worker_shim.process.runner import Commands, Finished, signal_name
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +53,8 @@ class CriuDriver:
 
     async def version(self) -> str:
         """The version, such as `4.2.1`; raises SetupError when there is no usable CRIU (>= 4.2)."""
+        if self._program is not None and not os.access(self._program, os.X_OK):
+            self._version = ""  # it was there when last asked for; perhaps another is there now
         if not self._version:
             program = find_criu(self._wanted)
             self._version = await criu_version(self._commands, program)
@@ -201,9 +203,12 @@ def _failure(verb: str, where: str, finished: Finished, log_path: Path) -> Drive
     errors = error_lines(text)
     if found is not None:
         what, advice = found.sentence, found.advice
+    elif finished.exit_code < 0:
+        what = f"it was killed by {signal_name(-finished.exit_code)}"
+        advice = "the kernel kills for want of memory (dmesg tells), or somebody did; try again"
     else:
         what = errors[0] if errors else f"exit code {finished.exit_code}"
-        advice = f"look at {log_path}"
+        advice = "CRIU's own words are in the details; its log goes with the images"
     return DriverError(f"criu cannot {verb} {where}: {what}", advice=advice, details=lines)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import mmap
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 
@@ -26,14 +26,15 @@ from worker_shim.hook.page import (
     STATE_HELD,
     page_bytes,
 )
-from worker_shim.hook.slot import HOLD, SLOTS, TARGET, Slot, same_start, start_ticks
+from worker_shim.hook.slot import HOLD, SLOTS, TARGET, Slot, same_start
 from worker_shim.process.barrier import memory_barrier
 from worker_shim.process.clocks import start_seen_by
 from worker_shim.process.port import Tree
+from worker_shim.process.waiting import Endings
 
 SLOTS_DEFAULT = 62  # fills 8 KiB; one slot per local rank
 POLL_S = 0.001
-LIVENESS_S = 0.1  # how often a wait looks whether the awaited processes still live
+LOOK_S = 0.1  # how often a wait looks for ranks that will never park
 
 
 class ControlPage:
@@ -156,19 +157,23 @@ class ControlPage:
         generation, target = self.hold, self.target
         if not generation or not target:
             raise BugError(f"waiting for ranks to park with hold {generation}, target {target}")
-        awaited = {rank.pid for rank in self.ranks(tree)}
+        awaited = {rank.pid: rank.rank for rank in self.ranks(tree)}
         deadline = time.monotonic() + deadline_s
         next_look = 0.0
-        while True:
-            now = time.monotonic()
-            if now >= next_look:
-                self._check(awaited, target)
-                next_look = now + LIVENESS_S
-            if self._parked(awaited, generation, target):
-                return self.ranks(tree)
-            if now >= deadline:
-                raise self._not_parked(tree, target, deadline_s)
-            await asyncio.sleep(POLL_S)
+        with Endings(awaited) as endings:
+            while True:
+                # Who ended first is only known for a moment: a launcher then ends all the others.
+                if ended := endings.seen():
+                    raise _ended(ended, awaited)
+                now = time.monotonic()
+                if now >= next_look:
+                    self._check(awaited, target)
+                    next_look = now + LOOK_S
+                if self._parked(awaited.keys(), generation, target):
+                    return self.ranks(tree)
+                if now >= deadline:
+                    raise self._not_parked(tree, target, deadline_s)
+                await asyncio.sleep(POLL_S)
 
     # -- what the ranks say ----------------------------------------------------------------------
 
@@ -225,7 +230,7 @@ class ControlPage:
             parked=hold != 0 and slot.get("parked") == hold,
         )
 
-    def _parked(self, awaited: set[int], generation: int, target: int) -> bool:
+    def _parked(self, awaited: Set[int], generation: int, target: int) -> bool:
         parked = {
             slot.get("pid")
             for slot in self._claimed(living_only=False)
@@ -233,11 +238,8 @@ class ControlPage:
         }
         return bool(awaited) and awaited <= parked
 
-    def _check(self, awaited: set[int], target: int) -> None:
+    def _check(self, awaited: Mapping[int, int], target: int) -> None:
         """Raise for what no waiting can mend."""
-        for pid in sorted(awaited):
-            if not start_ticks(pid):
-                raise DriverError(f"pid {pid}, a rank, ended while it was to park", advice=_ENDED)
         for slot in self._claimed():
             if slot.get("pid") not in awaited:
                 continue
@@ -269,7 +271,14 @@ class ControlPage:
         )
 
 
-_ENDED = "the worker is ending or restarting its ranks: look at its log, then try again"
+def _ended(pids: Sequence[int], ranks: Mapping[int, int]) -> DriverError:
+    names = [f"rank {ranks[pid]} (pid {pid})" for pid in pids]
+    return DriverError(
+        f"{', '.join(names)} ended while it was to park",
+        where=Where(rank=ranks[pids[0]]),
+        advice="the worker is ending or restarting its ranks: look at its log, then try again",
+        details=tuple(names),
+    )
 
 
 def _whereabouts(rank: RankState, held: bool) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+from collections.abc import Iterable
 
 
 class ProcessHandle:
@@ -61,3 +63,33 @@ class ProcessHandle:
             loop.remove_reader(watched)
             os.close(watched)
         return True
+
+
+class Endings:
+    """Which of several processes have ended, told at once and by one system call."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        """Open a pidfd each; one that is not there has ended."""
+        self._pids: dict[int, int] = {}
+        self._gone: list[int] = []
+        self._poll = select.poll()
+        for pid in pids:
+            try:
+                fd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                self._gone.append(pid)
+                continue
+            self._pids[fd] = pid
+            self._poll.register(fd, select.POLLIN)
+
+    def __enter__(self) -> Endings:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._pids:
+            os.close(fd)
+        self._pids.clear()
+
+    def seen(self) -> tuple[int, ...]:
+        """Pids of those that have ended, zombies included; does not wait."""
+        return (*self._gone, *(self._pids[fd] for fd, _ in self._poll.poll(0)))
