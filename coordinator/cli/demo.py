@@ -7,20 +7,20 @@ import json
 import click
 from rich.console import Console
 
+from coordinator.cli.options import option
 from coordinator.core.model import Cut
 
 
 @click.command()
-@click.option("--nodes", default=2, show_default=True, help="Busy nodes.")
-@click.option("--ranks-per-node", default=2, show_default=True)
-@click.option("--spares", default=1, show_default=True, help="Nodes that wait for a worker.")
-@click.option("--checkpoint-at", default=60, show_default=True, help="Step to checkpoint after.")
-@click.option(
-    "--kill", default="", metavar="NODE", help="Node to lose; default: the last busy one."
-)
-@click.option("--cut", type=click.Choice([str(cut) for cut in Cut]), default="step")
-@click.option("--keep", is_flag=True, help="Leave the cluster up to explore until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@option("--nodes", default=2, show_default=True, help="Busy nodes.")
+@option("--ranks-per-node", default=2, show_default=True)
+@option("--spares", default=1, show_default=True, help="Nodes that wait for a worker.")
+@option("--epochs", default=20, show_default=True, help="Of the training, 23 steps each.")
+@option("--checkpoint-at", default=60, show_default=True, help="Step to checkpoint after.")
+@option("--kill", default="", metavar="NODE", help="Node to lose.  [default: the last busy one]")
+@option("--cut", type=click.Choice([str(cut) for cut in Cut]), default="step", show_default=True)
+@option("--keep", is_flag=True, help="Leave the cluster up to explore until Ctrl-C.")
+@option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
 def demo(as_json: bool, cut: str, **options: object) -> None:
     """Train on two nodes, checkpoint, lose a node, restore on the spare, compare bit by bit.
 

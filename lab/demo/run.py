@@ -30,7 +30,7 @@ def run_demo(options: DemoOptions, say: Say) -> DemoReport:
     with terminated_as_interrupted(), stage() as root:
         try:
             names = [*options.busy, *options.spare]
-            with Lab(root / "lab", names, private=own_directories()) as lab:
+            with Lab(root / "lab", names, private=own_directories(root)) as lab:
                 story = Story(options, lab, root, say)
                 report = asyncio.run(story.play())
                 if options.keep:
@@ -56,12 +56,13 @@ def stage() -> Iterator[Path]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def own_directories() -> tuple[str, ...]:
+def own_directories(root: Path) -> tuple[str, ...]:
     """What each node has for itself beside /run and /dev/shm: /tmp, as on real machines.
 
-    Unless this very program or its Python lies there.
+    Unless the demo's directory, this very program or its Python lies there.
     """
-    needed = (Path(__file__).resolve(), Path(sys.prefix).resolve(), Path(sys.executable).resolve())
+    places = (root, Path(__file__), Path(sys.prefix), Path(sys.executable))
+    needed = [place.resolve() for place in places]
     return () if any(path.is_relative_to("/tmp") for path in needed) else ("/tmp",)
 
 
