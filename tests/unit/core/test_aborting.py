@@ -142,9 +142,10 @@ def test_an_attempt_that_cannot_be_recorded_touches_nobody(world: World) -> None
     assert world.last["a1"].failure is not None
 
 
-def test_no_cut_once_a_hold_could_have_run_out(world: World) -> None:
-    until(world, Phase.DUMP)
-    orders = sent(world, Phase.DUMP)
+@pytest.mark.parametrize("phase", BEFORE_CUT)
+def test_nothing_follows_once_a_hold_could_have_run_out(world: World, phase: Phase) -> None:
+    until(world, phase)
+    orders = sent(world, phase)
     answers = [world.nodes[o.node].carry_out(o) for o in orders]
     world.orders.clear()
     world.now += orders[0].hold_s  # the coordinator itself stood still: no TimePassed was handed in
@@ -152,7 +153,7 @@ def test_no_cut_once_a_hold_could_have_run_out(world: World) -> None:
         world.event(answer)
     assert state(world) is S.ABORTING
     assert "could have run out" in failure(world).what
-    assert not sent(world, Phase.PERSIST)
+    assert {o.phase for o in world.orders} == {Phase.UNDO}
 
 
 # -- what is ignored, and what cannot be -----------------------------------------------------------
