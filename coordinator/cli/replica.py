@@ -62,6 +62,10 @@ def replica_options(function: Function) -> Function:
                 help="How long a dead leader keeps the others waiting.",
             ),
             option(
+                "--node-lease", "node_lease_s", type=Duration(), metavar="DURATION",
+                help="How long a shim may say nothing before its node counts as lost.",
+            ),
+            option(
                 "--policy", multiple=True, metavar="NAME=VALUE", callback=_policy,
                 help="Change one deadline or limit, such as dump_s=60s; may be repeated.",
             ),
@@ -88,7 +92,9 @@ def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> 
             f"cannot make {state}: {error.strerror}", advice="--state-dir names another place"
         ) from None
     endpoints = tuple(part for text in etcd for part in text.split(",") if part)
-    more = {"lease_s": replica["lease_s"]} if replica["lease_s"] is not None else {}
+    more = {
+        name: replica[name] for name in ("lease_s", "node_lease_s") if replica[name] is not None
+    }
     options = CoordinatorOptions(
         listen=tuple(replica["listen"]),
         unix_socket=state / SOCKET_NAME,

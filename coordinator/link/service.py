@@ -21,6 +21,7 @@ from coordinator.link.stream import ShimStream
 
 log = structlog.get_logger(__name__)
 
+NODE_LEASE_S = 20.0  # shims report every second; a loaded machine may keep one from it
 HELLO_DEADLINE_S = 10.0
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -47,12 +48,18 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
         progressed: Progressed,
         *,
         hello_deadline_s: float = HELLO_DEADLINE_S,
+        node_lease_s: float = NODE_LEASE_S,
     ) -> None:
-        """`hub` raises LinkError while nobody leads; `post` waits while the loop is behind."""
+        """`hub` raises LinkError while nobody leads; `post` waits while the loop is behind.
+
+        A shim that says nothing for `node_lease_s` is lost, though its connection may be well:
+        gRPC answers pings for a process whose own loop hangs.
+        """
         self._hub = hub
         self._post = post
         self._progressed = progressed
         self._hello_deadline_s = hello_deadline_s
+        self._node_lease_s = node_lease_s
 
     async def Attach(  # noqa: N802 - the name is the proto's
         self, request_iterator: AsyncIterator[shim_pb2.ShimMessage], context: Any
@@ -102,7 +109,7 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
             definite=False,
         )
         try:
-            async for message in requests:
+            while (message := await self._next(requests)) is not None:
                 if stream.ending is not None:
                     return
                 if message.WhichOneof("body") == "goodbye":
@@ -116,6 +123,20 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
             why = LinkError(f"the stream broke: {error.details()}", where=Where(node=stream.node))
         finally:
             hub.lose(stream, why)
+
+    async def _next(
+        self, requests: AsyncIterator[shim_pb2.ShimMessage]
+    ) -> shim_pb2.ShimMessage | None:
+        """The next message, None at the end; raises LinkError when the node's lease runs out."""
+        try:
+            async with asyncio.timeout(self._node_lease_s):
+                return await anext(requests, None)
+        except TimeoutError:
+            raise LinkError(
+                f"its lease ran out: the shim has said nothing for {self._node_lease_s:g} s, though"
+                " its connection stands (it hangs, or its machine is overloaded)",
+                definite=False,
+            ) from None
 
     async def _take(self, hub: Hub, stream: ShimStream, message: shim_pb2.ShimMessage) -> None:
         node, kind = stream.node, message.WhichOneof("body")

@@ -17,6 +17,7 @@ import structlog
 from coordinator.core.errors import AllstopError, BadRequest, BugError, Fenced, StoreError
 from coordinator.core.policy import Policy
 from coordinator.link.options import Keepalive
+from coordinator.link.service import NODE_LEASE_S
 from coordinator.server.embedded import EmbeddedEtcd, start_etcd
 from coordinator.server.reign import Reign
 from coordinator.server.serving import Seat, Serving, start_serving
@@ -49,6 +50,7 @@ class CoordinatorOptions:
     lease_s: float = TTL_S
     policy: Mapping[str, float] = field(default_factory=dict)  # fields of Policy
     keepalive: Keepalive = field(default_factory=Keepalive)
+    node_lease_s: float = NODE_LEASE_S  # a shim that says nothing for so long is lost
     on_serving: Callable[[Sequence[str]], None] | None = None  # gets the addresses
     on_leading: Callable[[int], None] | None = None  # gets the epoch, each time it leads
 
@@ -95,6 +97,7 @@ async def run_coordinator(options: CoordinatorOptions) -> int:
             listen=options.listen,
             unix_socket=options.unix_socket,
             keepalive=options.keepalive,
+            node_lease_s=options.node_lease_s,
         )
         stack.push_async_callback(serving.stop)
         _announce(options, serving)

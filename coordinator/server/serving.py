@@ -19,7 +19,7 @@ from coordinator.core import events
 from coordinator.core.errors import LinkError, SetupError
 from coordinator.link.hub import Hub
 from coordinator.link.options import Keepalive, server_options
-from coordinator.link.service import LinkService
+from coordinator.link.service import NODE_LEASE_S, LinkService
 from coordinator.server.reign import Reign
 
 STOP_GRACE_S = 1.0
@@ -86,11 +86,12 @@ async def start_serving(
     listen: Sequence[str] = (),
     unix_socket: Path | None = None,
     keepalive: Keepalive | None = None,
+    node_lease_s: float = NODE_LEASE_S,
 ) -> Serving:
     """Open every address (port 0: a free one) and serve; raises SetupError naming the address."""
     server = grpc.aio.server(options=server_options(keepalive or Keepalive()))
     operator = OperatorService(seat.desk)
-    link = LinkService(seat.hub, seat.post, seat.progressed)
+    link = LinkService(seat.hub, seat.post, seat.progressed, node_lease_s=node_lease_s)
     operator_pb2_grpc.add_OperatorServicer_to_server(operator, server)  # type: ignore[no-untyped-call]
     shim_pb2_grpc.add_ShimLinkServicer_to_server(link, server)  # type: ignore[no-untyped-call]
     addresses = []

@@ -42,6 +42,7 @@ async def running_coordinator(
     policy: Policy | None = None,
     keepalive: Keepalive | None = None,
     name: str = "coordinator-test",
+    node_lease_s: float = 3600.0,  # fake shims report on change alone
 ) -> AsyncIterator[RunningCoordinator]:
     """Lead at once and serve; the store stays open. `epoch` 0: that of a MemoryStore's fence."""
     chosen = MemoryStore() if store is None else store
@@ -51,7 +52,13 @@ async def running_coordinator(
     check = chosen.fence.check if isinstance(chosen, Records) else _always
     reign = Reign(epoch=epoch, coordinator=name, store=chosen, policy=policy, check=check)
     seat = Seat()
-    serving = await start_serving(seat, listen=listen, unix_socket=unix_socket, keepalive=keepalive)
+    serving = await start_serving(
+        seat,
+        listen=listen,
+        unix_socket=unix_socket,
+        keepalive=keepalive,
+        node_lease_s=node_lease_s,
+    )
     try:
         await reign.begin()
         seat.reign = reign

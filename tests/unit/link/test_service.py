@@ -103,6 +103,19 @@ async def test_silence_instead_of_hello_is_given_up() -> None:
         await service._hello(silence())
 
 
+async def test_a_shim_that_says_nothing_is_lost_though_its_connection_stands() -> None:
+    """As one whose loop hangs: gRPC goes on answering pings for it."""
+    async with running_coordinator(node_lease_s=0.3) as coordinator:
+        shim = FakeShim(coordinator.address, "node-1")
+        await shim.attach()
+        await asyncio.wait({shim._reading}, timeout=10)  # until its stream is ended
+        while len(coordinator.reign.inbox):
+            await asyncio.sleep(0)  # the loss was queued before the stream was ended
+        assert coordinator.reign.control.nodes()[0].state == "lost"
+        assert "its lease ran out" in coordinator.reign.control.nodes()[0].reason
+        await shim.leave(goodbye=False)
+
+
 async def test_while_nobody_leads_shims_are_sent_away() -> None:
     async with running_coordinator() as coordinator:
         coordinator.seat.reign = None
