@@ -161,6 +161,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     sockets = await asyncio.to_thread(drivers.images.sockets, images)
     await drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
     worker.directory = Path(manifest.run_directory)
+    worker.take_directory()
     worker.command, worker.workers = manifest.command, order.workers or manifest.workers
     if manifest.page:
         page = {**manifest.page, "incarnation": order.incarnation}

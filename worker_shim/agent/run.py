@@ -16,6 +16,7 @@ from worker_shim.agent.agent import Agent
 from worker_shim.agent.build import build
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.follow import Follower
+from worker_shim.agent.leftovers import sweep
 from worker_shim.agent.options import ShimOptions, WorkerSpec
 from worker_shim.agent.ports import LOG
 from worker_shim.agent.stream import Stream
@@ -40,7 +41,7 @@ async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
     agent = Agent(drivers, Fence(options.state_dir / options.node), probe)
     stream = Stream(options.coordinators, agent)
     agent.start(stream.send)
-    swept = await asyncio.to_thread(drivers.staging.sweep)
+    swept = await sweep(drivers)
     trouble = await probe.probe()
     if swept or trouble:
         log.warning("at start", swept=swept, no_criu=trouble)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from worker_shim.hook.page import PATH_VARIABLE
@@ -33,9 +34,14 @@ def strays_of(page: Path) -> tuple[int, ...]:
 
 def kill_strays(page: Path) -> int:
     """Kill them until there are none, at most KILL_S_MAX for each; return how many there were."""
+    return kill_all(lambda: strays_of(page))
+
+
+def kill_all(find: Callable[[], Iterable[int]]) -> int:
+    """Kill whom `find` finds, until it finds nobody; return how many there were."""
     killed = 0
     for _ in range(ROUNDS_MAX):
-        pids = strays_of(page)
+        pids = tuple(find())
         if not pids:
             break
         killed += sum(_kill(pid) for pid in pids)

@@ -119,6 +119,7 @@ async def put_away(worker: Worker, action: str, deadline: Deadline) -> Outcome:
         worker.state, worker.restored_by = "", ""
         await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
         worker.end_hold()
+        worker.leave_directory()
     if worker.restoration is not None and worker.restoration.action == action:
         worker.restoration = None
     await _delete(worker, action)
@@ -155,4 +156,5 @@ async def put_out(worker: Worker, deadline: Deadline) -> None:
         await asyncio.to_thread(worker.drivers.staging.drop, worker.job, worker.worker, action)
     worker.dumped.clear()
     worker.restoration = None
+    worker.leave_directory()
     worker.state = ""

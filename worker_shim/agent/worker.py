@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.core.errors import Busy, NotReady, Refused, Where
 from coordinator.core.model import Finding, ProgramFile, RankState, WorkerRecord, WorkerState
+from worker_shim.agent.leftovers import Claim
 from worker_shim.agent.ports import HOOK, LOG, PAGE, Drivers, Page
 from worker_shim.agent.strays import kill_strays
 from worker_shim.images.names import checked_name
@@ -67,6 +68,7 @@ class Worker:
     restored_by: str = ""  # the restore that has killed the old tree and made the present one
     programs: asyncio.Task[tuple[ProgramFile, ...]] | None = None
     watching: asyncio.Task[None] | None = None
+    taken: Claim | None = None
 
     def __post_init__(self) -> None:
         """The run directory has the same path on every node: restored processes have it open."""
@@ -130,10 +132,11 @@ class Worker:
     async def launch(self, spec: WorkerSpec) -> tuple[str, ...]:
         """Start it clean with the hook on its path; return notes for people.
 
-        Raises DriverError (missing binary, bad cwd) with nothing left running.
+        Raises DriverError (missing binary, bad cwd) or Busy (another shim of this machine has this
+        worker) with nothing left running.
         """
+        self.take_directory()
         self.workers, self.command, self.state = spec.workers, tuple(spec.argv), "starting"
-        self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.page, additions, notes = self.drivers.hook.install(
             self.directory, spec.env, worker=self.worker, slots=spec.slots
         )
@@ -146,6 +149,22 @@ class Worker:
         self.adopt(await self.drivers.process.launch(launch, deadline_s=LAUNCH_S_MAX), 1)
         self.state = "running"
         return notes
+
+    def take_directory(self) -> None:
+        """Have the run directory to ourselves; raises Busy while another living shim has it."""
+        if self.taken is not None and self.taken.directory != self.directory:
+            self.leave_directory()
+        if self.taken is None:
+            try:
+                self.taken = Claim(self.directory)
+            except Busy as error:
+                raise error.at(job=self.job, worker=self.worker) from None
+
+    def leave_directory(self) -> None:
+        """Let another shim have it, now that nothing of the worker is left here."""
+        if self.taken is not None:
+            self.taken.release()
+            self.taken = None
 
     def adopt(self, root_pid: int, incarnation: int) -> None:
         """Take a child of this process as the worker's root and watch it."""
