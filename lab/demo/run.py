@@ -18,6 +18,9 @@ from lab.demo.options import JOB, DemoOptions
 from lab.demo.report import DemoReport
 from lab.demo.story import Say, Story
 from lab.errors import LabError, LabUnavailable
+from lab.memory import free_memory_bytes, in_memory
+
+MEMORY_MIN_BYTES = 10 << 30  # the job, its images twice, and some
 
 
 def run_demo(options: DemoOptions, say: Say) -> DemoReport:
@@ -51,9 +54,24 @@ def stage() -> Iterator[Path]:
     parent = os.environ.get("ALLSTOP_DEMO_DIRECTORY") or "/var/tmp"
     root = Path(tempfile.mkdtemp(prefix="allstop-demo-", dir=parent))
     try:
-        yield root
+        with fast_store(root / "store"):
+            yield root
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def fast_store(directory: Path) -> Iterator[None]:
+    """The demo's shared file system: in memory where there is plenty, else on the disk.
+
+    A slow disk would only make the story longer: the job trains on while images are stored.
+    """
+    directory.mkdir()
+    if free_memory_bytes() < MEMORY_MIN_BYTES:
+        yield
+        return
+    with in_memory(directory, free_memory_bytes() // 2):
+        yield
 
 
 def own_directories(root: Path) -> tuple[str, ...]:

@@ -218,7 +218,9 @@ class Story:
         for name, process in processes.items():
             if process is not None and process.poll() is not None:
                 raise SetupError(
-                    f"{name} ended with {process.returncode}", details=self.last_words()
+                    f"{name} ended with {process.returncode}, before the story had come to that",
+                    advice="a job that ended by itself trains longer with --epochs",
+                    details=self.last_words(),
                 )
 
     def last_words(self) -> tuple[str, ...]:
