@@ -8,12 +8,10 @@ from allstop.v1 import operator_pb2, records_pb2
 
 from coordinator.api.desk import Desk
 from coordinator.codec import to_proto
-from coordinator.core.errors import NoPlan, NotFound, Refused, StoreError, Where
-from coordinator.core.failures import failure_of
+from coordinator.core.errors import NotFound, Refused, StoreError, Where
 from coordinator.core.model import (
     JobRecord,
     NodeFacts,
-    NodeReasons,
     ProgramFile,
     Snapshot,
     WorkerState,
@@ -115,29 +113,15 @@ async def plan(desk: Desk, job: str, snapshot_id: str) -> operator_pb2.PlanReply
     """Where a restore would put each worker now; a refusal is an answer, not an error."""
     snapshot = await snapshot_to_restore(desk, job, snapshot_id)
     files = await ask_program_files(desk, snapshot)
-    chosen, reasons = desk.control.plan(snapshot, files)
+    planned = desk.control.plan(snapshot, files)
     reply = operator_pb2.PlanReply(
-        refused=[to_proto(each, records_pb2.NodeReasons) for each in reasons]
+        refused=[to_proto(each, records_pb2.NodeReasons) for each in planned.reasons]
     )
-    if chosen is None:
-        reply.failure.CopyFrom(
-            to_proto(failure_of(no_plan(snapshot, reasons)), records_pb2.Failure)
-        )
-    else:
-        reply.plan.CopyFrom(to_proto(chosen, records_pb2.Plan))
+    if planned.failure is not None:
+        reply.failure.CopyFrom(to_proto(planned.failure, records_pb2.Failure))
+    if planned.plan is not None:
+        reply.plan.CopyFrom(to_proto(planned.plan, records_pb2.Plan))
     return reply
-
-
-def no_plan(snapshot: Snapshot, reasons: tuple[NodeReasons, ...]) -> NoPlan:
-    """The refusal of a plan, with each node's reasons as one line."""
-    return NoPlan(
-        f"no set of nodes fits snapshot {snapshot.snapshot}",
-        where=Where(job=snapshot.job),
-        advice="attach a node that fits, or free one of these",
-        details=tuple(
-            f"node {each.node}, worker {each.worker}: {'; '.join(each.reasons)}" for each in reasons
-        ),
-    )
 
 
 def _job_message(view: JobView, latest_unix_s: float) -> operator_pb2.JobView:

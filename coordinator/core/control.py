@@ -31,15 +31,13 @@ from coordinator.core.model import (
     AttemptState,
     JobRecord,
     NodeFacts,
-    NodeReasons,
     Phase,
-    Plan,
     RestoreRecord,
     RestoreState,
     Snapshot,
     WorkerState,
 )
-from coordinator.core.planner import plan
+from coordinator.core.planner import Planned, plan
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
 from coordinator.core.running import AnyAction, AnyRecord, Running
@@ -337,12 +335,9 @@ class Control:
 
     # -- questions -----------------------------------------------------------------------------
 
-    def plan(
-        self, snapshot: Snapshot, files: Sequence[NodeFacts] = ()
-    ) -> tuple[Plan | None, tuple[NodeReasons, ...]]:
-        """Say where a snapshot would go now, without doing it; reasons for every other node."""
-        planned = plan(snapshot, self._cluster.candidates(snapshot.job, files))
-        return planned.plan, planned.reasons
+    def plan(self, snapshot: Snapshot, files: Sequence[NodeFacts] = ()) -> Planned:
+        """Say where a snapshot would go now, or why nowhere, without doing it."""
+        return plan(snapshot, self._cluster.candidates(snapshot.job, files))
 
     def jobs(self) -> tuple[JobView, ...]:
         """All jobs, by name."""
