@@ -1,0 +1,213 @@
+"""A light job: ranks on several nodes step in lockstep over TCP, and do what they are told.
+
+    pair.py worker WORKER RANKS HOSTS SHARED     starts RANKS ranks, ends all when one ends
+    pair.py rank SHARED HOSTS                    one of them; RANK, WORLD_SIZE in the environment
+
+Told by the file SHARED/tell/RANK, read at every step between the exchange and `step()`:
+
+    stall          stay there until the file is gone
+    open KIND…     open these and keep them until the file is gone; see ODD
+    uring          write what io_uring_setup answers to SHARED/said/RANK
+    exit CODE      end at once
+"""
+
+import ctypes
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+PORT = 7600
+STEP_S = 0.02
+CONNECT_S = 60.0
+COUNT = struct.Struct("!Q")
+SYS_IO_URING_SETUP, SYS_PIDFD_OPEN, SYS_PIDFD_GETFD = 425, 434, 438
+SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def syscall(number: int, *arguments: object) -> int:
+    """The result, or minus errno."""
+    result = int(libc.syscall(number, *arguments))
+    return -ctypes.get_errno() if result < 0 else result
+
+
+def make_io_uring() -> int:
+    """A descriptor of a new io_uring of 4 entries, or minus errno."""
+    return syscall(SYS_IO_URING_SETUP, 4, ctypes.create_string_buffer(120))
+
+
+def borrow(lender: str, fd: str) -> int:
+    """Another process's descriptor, for what this one may not make itself."""
+    handle = syscall(SYS_PIDFD_OPEN, int(lender), 0)
+    try:
+        return syscall(SYS_PIDFD_GETFD, handle, int(fd), 0)
+    finally:
+        os.close(handle)
+
+
+def terminal() -> int:
+    """One end of a pseudo terminal; the other is closed."""
+    ours, theirs = os.openpty()
+    os.close(theirs)
+    return ours
+
+
+ODD: dict[str, Callable[..., int]] = {
+    "userfaultfd": lambda: syscall(SYS_USERFAULTFD[os.uname().machine], os.O_CLOEXEC),
+    "terminal": terminal,
+    "borrowed": borrow,
+}
+
+
+def open_odd(words: list[str]) -> list[int]:
+    """Open each KIND, written as `kind` or `kind:argument:…`."""
+    opened = []
+    for word in words:
+        kind, *arguments = word.split(":")
+        fd = ODD[kind](*arguments)
+        if fd < 0:
+            raise OSError(-fd, f"{word}: {os.strerror(-fd)}")
+        opened.append(fd)
+    return opened
+
+
+class Rank:
+    """One rank: its connections, and what it was told."""
+
+    def __init__(self, shared: str, hosts: list[str]) -> None:
+        self.number, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.shared = shared
+        self.odd: list[int] = []
+        self.obeyed: list[str] = []
+        self.peers: list[socket.socket] = []
+        if self.number == 0:
+            with socket.create_server(("0.0.0.0", PORT), backlog=self.size) as server:
+                self.peers = [server.accept()[0] for _ in range(self.size - 1)]
+        else:
+            self.peers = [connect(hosts[0])]
+
+    def run(self) -> None:
+        """Step for ever; ends the process when a peer is gone."""
+        from worker_shim.hook import step
+
+        at = 0
+        while True:
+            at += 1
+            self.exchange(at)
+            self.obey()
+            time.sleep(STEP_S)
+            step()
+            self.write("steps", str(at))
+
+    def exchange(self, at: int) -> None:
+        """Everyone tells rank 0 which step this is, and rank 0 tells everyone."""
+        if self.number != 0:
+            self.peers[0].sendall(COUNT.pack(at))
+        for peer in self.peers:
+            told = self.receive(peer, at)
+            if told != at:
+                sys.exit(f"rank {self.number} is at step {at} and was told {told}")
+        if self.number == 0:
+            for peer in self.peers:
+                peer.sendall(COUNT.pack(at))
+
+    def receive(self, peer: socket.socket, at: int) -> int:
+        """The other's step."""
+        data = b""
+        while len(data) < COUNT.size:
+            part = peer.recv(COUNT.size - len(data))
+            if not part:
+                sys.exit(f"rank {self.number} lost a peer at step {at}")
+            data += part
+        return int(COUNT.unpack(data)[0])
+
+    def obey(self) -> None:
+        """Do what the file says."""
+        words = self.told()
+        if words == self.obeyed:
+            return
+        self.obeyed = words
+        if not words:
+            while self.odd:
+                os.close(self.odd.pop())
+            return
+        verb, *rest = words
+        if verb == "stall":
+            while self.told()[:1] == ["stall"]:
+                time.sleep(STEP_S)
+            self.obey()
+        elif verb == "open":
+            self.odd = open_odd(rest)
+            self.write("said", "opened")
+        elif verb == "uring":
+            self.write("said", str(make_io_uring()))
+        elif verb == "exit":
+            os._exit(int(rest[0]))
+
+    def told(self) -> list[str]:
+        """The words of the file; none when there is no file."""
+        try:
+            with open(f"{self.shared}/tell/{self.number}") as file:
+                return file.read().split()
+        except FileNotFoundError:
+            return []
+
+    def write(self, directory: str, text: str) -> None:
+        """Say something to the test; the file is whole or not there."""
+        temporary = f"{self.shared}/{directory}/.{self.number}"
+        with open(temporary, "w") as file:
+            file.write(text)
+        os.replace(temporary, f"{self.shared}/{directory}/{self.number}")
+
+
+def connect(host: str) -> socket.socket:
+    """Connect to rank 0, which may not be listening yet."""
+    deadline = time.monotonic() + CONNECT_S
+    while True:
+        try:
+            return socket.create_connection((host, PORT))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def worker(number: int, ranks: int, hosts: str, shared: str) -> int:
+    """Start this node's ranks; when one ends, end the others, as torchrun does."""
+    size = ranks * len(hosts.split(","))
+    started = [
+        subprocess.Popen(
+            [sys.executable, __file__, "rank", shared, hosts],
+            env={
+                **os.environ,
+                "RANK": str(number * ranks + local),
+                "LOCAL_RANK": str(local),
+                "WORLD_SIZE": str(size),
+                "LOCAL_WORLD_SIZE": str(ranks),
+            },
+        )
+        for local in range(ranks)
+    ]
+    _, status = os.wait()
+    for child in started:
+        child.kill()
+        child.wait()
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def main() -> None:
+    """Dispatch on the first argument."""
+    verb, *rest = sys.argv[1:]
+    if verb == "worker":
+        sys.exit(worker(int(rest[0]), int(rest[1]), rest[2], rest[3]))
+    Rank(rest[0], rest[1].split(",")).run()
+
+
+if __name__ == "__main__":
+    main()

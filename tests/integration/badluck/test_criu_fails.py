@@ -1,0 +1,68 @@
+"""CRIU fails on one node: the others go on, nothing stays, and its own words are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+
+import pytest
+
+from lab.deployment import allstop
+from tests.integration.badluck.kit import Pair
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.criu,
+    pytest.mark.etcd,
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+]
+
+SAID = "a process has anon_inode:[made-up] open"
+OWN_WORDS = "Unknown shit 600 (anon_inode:[made-up])"
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [("says", (SAID, OWN_WORDS)), ("dies", ("SIGKILL",)), ("full", ("criu cannot dump",))],
+)
+async def test_criu_fails_on_one_node(pair: Pair, how: str, words: tuple[str, ...]) -> None:
+    pair.tell_criu("n1", how)
+    attempt = pair.checkpoint()
+    failure = await attempt.failed()
+    where = failure.where
+    assert (where.worker, where.node, where.phase) == (1, "n1", "DUMP"), failure.to_fields()
+    await pair.aborted(attempt.events[0].action, *words)
+    shown = await asyncio.to_thread(
+        subprocess.run,
+        [*allstop("show"), attempt.events[0].action, "--coordinator", pair.deployment.socket],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "ABORTED" in shown.stdout
+    for word in words:
+        assert word in shown.stdout, shown.stdout
+    await pair.went_on(failure)
+
+
+async def test_criu_hangs_on_one_node(pair: Pair) -> None:
+    pair.tell_criu("n1", "hangs")
+    attempt = pair.checkpoint(deadline_s=6.0)
+    failure = await attempt.failed()
+    where = failure.where
+    assert (where.worker, where.node, where.phase) == (1, "n1", "DUMP"), failure.to_fields()
+    await pair.aborted(attempt.events[0].action, "worker 1 on n1")
+    await pair.went_on(failure)
+
+
+async def test_criu_is_gone_from_one_node(pair: Pair) -> None:
+    pair.criu_of("n1").unlink()
+    failure = await pair.checkpoint().failed()
+    pair.criu_of("n1")
+    where = failure.where
+    assert (where.worker, where.node) == (1, "n1"), failure.to_fields()
+    assert where.phase in ("PREFLIGHT", "HOLD")  # nobody was stopped for it
+    assert "CRIU" in "\n".join((failure.what, *failure.details))
+    await pair.went_on(failure)
