@@ -55,6 +55,11 @@ def measure_coordination() -> dict[str, Any]:
     return {"sizes": [size.to_fields() for size in sizes]}
 
 
+def phases(timings: dict[str, int]) -> str:
+    """Every phase with its milliseconds, in order."""
+    return ", ".join(f"{phase} {took_ms}" for phase, took_ms in timings.items())
+
+
 def show(found: dict[str, Any], console: Console) -> None:
     """Print what was measured, for people."""
     table = Table("figure", "measured", "floor or goal", box=None, padding=(0, 2, 0, 0))
@@ -71,11 +76,14 @@ def show(found: dict[str, Any], console: Console) -> None:
                 f"{one['standstill_ms']:.0f} ms, ratio {one['pause_ratio']:.2f}",
                 f"bare criu dump {one['bare_dump_ms']:.0f} ms",
             )
+            floor = f"of which criu {one['criu_dump_ms']} ms"
+            table.add_row("  phases, ms", phases(one["pause_timings"]), floor)
             table.add_row(
                 f"round {index}: restore",
                 f"{one['restore_ms']} ms, ratio {one['restore_ratio']:.2f}",
                 f"bare criu restore {one['bare_restore_ms']:.0f} ms",
             )
+            table.add_row("  phases, ms", phases(one["restore_timings"]), "")
         table.add_row("pause ratio, median", f"{image['pause_ratio']:.2f}", f"≤ {PAUSE_GOAL}")
         table.add_row("restore ratio, median", f"{image['restore_ratio']:.2f}", f"≤ {RESTORE_GOAL}")
     for size in found.get("coordination", {}).get("sizes", ()):

@@ -6,7 +6,8 @@ import asyncio
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,12 @@ from typing import Any
 from bench.standstill import StepWatch
 from coordinator.api.client import OperatorClient
 from coordinator.core.errors import SetupError
-from coordinator.core.model import Snapshot
+from coordinator.core.model import PhaseTiming, Snapshot
 from coordinator.core.view import JobView
 from lab.cluster import Lab
 from lab.demo.options import JOB, DemoOptions
 from lab.demo.story import Story
-from lab.deployment import allstop_python
+from lab.deployment import STAGING, allstop_python
 from lab.host import DISK, Host
 
 ROUNDS = 5
@@ -41,6 +42,9 @@ class ImageRound:
     restore_ms: int
     bare_restore_ms: float
     image_bytes: int
+    criu_dump_ms: int  # of the slowest worker, inside the phase DUMP
+    pause_timings: dict[str, int]  # phase: milliseconds, as the coordinator saw it
+    restore_timings: dict[str, int]
 
     @property
     def pause_ratio(self) -> float:
@@ -90,7 +94,7 @@ async def _round(story: Story, client: OperatorClient, step: int, index: int) ->
         _bare_dump, hosts, [worker.root_pid for worker in snapshot.workers], index
     )
     await story.reach(client, step + SETTLE_STEPS, STEPS_S_MAX)
-    restore_ms = (await story.restore(client))[1]
+    restored, restore_ms = await story.restore(client)
     bare_restore_ms = await asyncio.to_thread(_bare_restore, story, snapshot)
     return ImageRound(
         standstill_ms=watch.standstill_ms(),
@@ -99,7 +103,14 @@ async def _round(story: Story, client: OperatorClient, step: int, index: int) ->
         restore_ms=restore_ms,
         bare_restore_ms=bare_restore_ms,
         image_bytes=snapshot.image_bytes,
+        criu_dump_ms=max(worker.dump_ms for worker in snapshot.workers),
+        pause_timings=_by_phase(attempt.timings),
+        restore_timings=_by_phase(restored.timings),
     )
+
+
+def _by_phase(timings: Iterable[PhaseTiming]) -> dict[str, int]:
+    return {str(timing.phase): timing.took_ms for timing in timings}
 
 
 def found_step(views: Sequence[JobView]) -> int:
@@ -108,20 +119,23 @@ def found_step(views: Sequence[JobView]) -> int:
 
 
 def _bare_dump(hosts: Sequence[Host], root_pids: Sequence[int], index: int) -> float:
-    """The slowest of the hosts, all started together."""
-    directory = DISK / f"bare-{index}"
+    """The slowest of the hosts, all started together; into memory, as allstop's own."""
+    directory = STAGING / f"bare-{index}"
     runs = [
         _start(host, "dump", str(pid), str(directory))
         for host, pid in zip(hosts, root_pids, strict=True)
     ]
     took_ms = _finish(runs)
     for host in hosts:
-        shutil.rmtree(host.disk / directory.name)
+        host.run(["rm", "-r", str(directory)])
     return took_ms
 
 
 def _bare_restore(story: Story, snapshot: Snapshot) -> float:
-    """In hosts of another lab that have the same names, addresses and paths, and nothing else."""
+    """In hosts of another lab that have the same names, addresses and paths, and nothing else.
+
+    The job stands still meanwhile, as it does when allstop restores.
+    """
     root = story.root / "twin"
     try:
         with Lab(root, story.options.busy) as twin:
@@ -133,7 +147,7 @@ def _bare_restore(story: Story, snapshot: Snapshot) -> float:
                 )
                 for worker in snapshot.workers
             ]
-            return _finish(runs)
+            return _finish(runs, still=story.lab.hosts.values())
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -147,18 +161,35 @@ def _start(host: Host, *arguments: str) -> subprocess.Popen[Any]:
     )
 
 
-def _finish(runs: Sequence[subprocess.Popen[Any]]) -> float:
-    """Wait until all are ready, let them go at once, and return the longest time."""
+def _finish(runs: Sequence[subprocess.Popen[Any]], still: Iterable[Host] = ()) -> float:
+    """Wait until all are ready, let them go at once, and return the longest time.
+
+    Meanwhile every process of the hosts in `still` is stopped.
+    """
     for run in runs:
         if run.stdout is None or run.stdin is None or run.stdout.readline().strip() != "ready":
             raise SetupError(f"bare criu did not get ready (exit code {run.poll()})")
-    for run in runs:
-        run.stdin.write("go\n")  # type: ignore[union-attr]
-        run.stdin.flush()  # type: ignore[union-attr]
-    times = []
-    for run in runs:
-        out, _ = run.communicate(timeout=BARE_S_MAX)
-        if run.returncode != 0:
-            raise SetupError(f"bare criu failed with exit code {run.returncode}")
-        times.append(float(out.split("took ")[1].split()[0]))
+    with _stopped(still):
+        for run in runs:
+            run.stdin.write("go\n")  # type: ignore[union-attr]
+            run.stdin.flush()  # type: ignore[union-attr]
+        times = []
+        for run in runs:
+            out, _ = run.communicate(timeout=BARE_S_MAX)
+            if run.returncode != 0:
+                raise SetupError(f"bare criu failed with exit code {run.returncode}")
+            times.append(float(out.split("took ")[1].split()[0]))
     return max(times)
+
+
+@contextmanager
+def _stopped(hosts: Iterable[Host]) -> Iterator[None]:
+    paused = []
+    try:
+        for host in hosts:
+            host.pause()
+            paused.append(host)
+        yield
+    finally:
+        for host in paused:
+            host.unpause()

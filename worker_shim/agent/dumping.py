@@ -38,14 +38,18 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         holding.begin_programs(worker, tree)
     else:
         worker.require_claimed(order.action)
-        _require_parked(worker)
-    need = holding.room_needed(worker.require_tree())
+        tree = worker.require_tree()
+        _require_parked(worker, tree)
+    need = holding.room_needed(tree)
     drivers = worker.drivers
+    await worker.dropped(deadline_s=deadline.left_s)
     place = drivers.staging.create(worker.job, worker.worker, order.action, need_bytes=need)
+    deadline.lap("check")
 
     tree = await drivers.process.stop(worker.root_pid, deadline_s=deadline.left_s)
     worker.begin_hold()
     worker.state = "stopped"
+    deadline.lap("stop")
     sockets = drivers.network.sockets(tree)
     locking = asyncio.ensure_future(
         drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
@@ -55,24 +59,29 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
             drivers.files.cut, tree, place / FILES, copy_limit_bytes=drivers.copy_limit_bytes
         )
     finally:
+        deadline.lap("files")
         await locking
+        deadline.lap("lock")
     images = place / IMAGES
     try:
         stats = await drivers.images.dump(worker.root_pid, images, deadline_s=deadline.left_s)
     except DriverError as error:
         _require_living(worker, tree, worker.tree(), error.details)
         raise
+    deadline.lap("criu")
     facts = await asyncio.to_thread(drivers.images.facts, images)
     await _require_whole(worker, tree, facts, stats, deadline)
+    deadline.lap("look")
     worker.ranks = worker.page.ranks(tree) if worker.page is not None else ()
     record = await _record(worker, tree, sockets, stats, facts)
     manifest = _manifest(worker, order, open_files)
+    deadline.lap("record")
     worker.dumped[order.action] = Dumped(record, manifest)
     return Outcome(record=record, ranks=worker.ranks)
 
 
-def _require_parked(worker: Worker) -> None:
-    moving = [rank for rank in worker.require_page().ranks(worker.tree()) if not rank.parked]
+def _require_parked(worker: Worker, tree: Tree) -> None:
+    moving = [rank for rank in worker.require_page().ranks(tree) if not rank.parked]
     if moving:
         raise Refused(
             f"rank {moving[0].rank} is not parked (boundary {moving[0].boundary})",

@@ -97,7 +97,9 @@ async def hold(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.claim(order.action)
     page = worker.require_page()
     tree = worker.require_tree()
+    deadline.lap("look")
     findings = await check(worker, tree)
+    deadline.lap("preflight")
     if not any(rank.boundary >= 0 for rank in page.ranks(tree)):
         raise NotReady(
             "no rank of this worker has loaded the hook",
@@ -107,6 +109,7 @@ async def hold(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     begin_programs(worker, tree)
     worker.generation = max(worker.generation, page.hold) + 1
     await page.raise_hold(worker.generation)
+    deadline.lap("flag")
     worker.state = "held"
     worker.ranks = page.ranks(tree)
     return Outcome(ranks=worker.ranks, findings=findings)

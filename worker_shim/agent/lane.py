@@ -128,7 +128,7 @@ class Lane:
         elif order.phase is Phase.HOLD and outcome.failure is not None:
             self._not_held(order)
         entry.outcome = replace(outcome, took_ms=deadline.took_ms)
-        self._log(order, entry.outcome)
+        self._log(order, entry.outcome, deadline)
         self._answer(entry.order, entry.outcome)
 
     def _may_hold(self, order: Order) -> bool:
@@ -234,8 +234,9 @@ class Lane:
             if self._entries[key].outcome is not None:
                 del self._entries[key]
 
-    def _log(self, order: Order, outcome: Outcome) -> None:
-        fields = {"worker": order.name, "action": order.action, "took_ms": outcome.took_ms}
+    def _log(self, order: Order, outcome: Outcome, deadline: Deadline) -> None:
+        fields: dict[str, object] = {"worker": order.name, "action": order.action}
+        fields |= {"took_ms": outcome.took_ms, **({"laps": deadline.laps} if deadline.laps else {})}
         if outcome.failure is None:
             log.info(f"{order.phase} done", **fields)
         else:

@@ -68,10 +68,18 @@ class Outcome:
 
 @dataclass
 class Deadline:
-    """What is left of the time an order may take, on this machine's monotonic clock."""
+    """What is left of the time an order may take, on this machine's monotonic clock.
+
+    It also keeps where the time went, since orders are what a job stands still for.
+    """
 
     total_s: float
     started: float = field(default_factory=time.monotonic)
+    laps: dict[str, int] = field(default_factory=dict)  # part of the order: milliseconds
+
+    def lap(self, part: str) -> None:
+        """A part of the order is done; it began where the last one ended."""
+        self.laps[part] = self.took_ms - sum(self.laps.values())
 
     @property
     def left_s(self) -> float:

@@ -36,6 +36,7 @@ class Restoration:
     sockets: Sockets
     facts: ImageFacts
     connections: tuple[Endpoint, ...] = ()
+    locked: Sockets | None = None  # what this restore has locked already
 
 
 def _record(order: Order) -> WorkerRecord:
@@ -55,7 +56,9 @@ async def fetch(worker: Worker, order: Order, deadline: Deadline, progress: Prog
     """Bring the images to this node and verify every byte; a worker that runs here is untouched."""
     record, drivers = _record(order), worker.drivers
     need = int(record.image_bytes * FETCH_ROOM_FACTOR)
+    await worker.dropped(deadline_s=deadline.left_s)
     place = drivers.staging.create(worker.job, worker.worker, order.action, need_bytes=need)
+    deadline.lap("place")
     manifest = await drivers.store.fetch(
         record.manifest,
         record.manifest_digest,
@@ -63,6 +66,7 @@ async def fetch(worker: Worker, order: Order, deadline: Deadline, progress: Prog
         progress=lambda done, total: progress(order, done, total),
         deadline_s=deadline.left_s,
     )
+    deadline.lap("images")
     if (manifest.job, manifest.worker) != (worker.job, worker.worker):
         raise DriverError(
             f"the manifest is of worker {manifest.job}/{manifest.worker}", where=worker.where
@@ -89,6 +93,7 @@ async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     restoration = _restoration(worker, order)
     restoration.connections = order.connections
     worker.restored_by = order.action
+    deadline.lap("check")
     old = drivers.network.sockets(worker.tree()).established if worker.root_pid else ()
     locals_ = tuple(end for end in restoration.sockets.established if is_loopback(end))
     new = (*order.connections, *locals_)
@@ -98,25 +103,40 @@ async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
             sorted({(_any(address), port) for address, port in restoration.sockets.listening})
         ),
     )
+    deadline.lap("sockets")
     await drivers.network.lock(worker.name, lock, deadline_s=deadline.left_s)
+    restoration.locked = lock
+    deadline.lap("lock")
     await worker.kill(deadline_s=deadline.left_s)
+    deadline.lap("kill")
     worker.action, worker.held_since = order.action, None
     ends = tuple(dict.fromkeys((*old, *new, *restoration.record.connections)))
     cleared = await drivers.network.clear(ends, deadline_s=deadline.left_s, ports=lock.listening)
+    deadline.lap("clear")
     aside = await asyncio.to_thread(
         drivers.files.roll_back,
         restoration.manifest.open_files,
         restoration.place / FILES,
         label=restoration.manifest.action,
     )
+    deadline.lap("files")
     drivers.process.raise_pid_counter(restoration.facts.highest_pid)
     await _require_free_ids(worker, restoration.facts, deadline)
+    deadline.lap("ids")
     return Outcome(note=f"{cleared} sockets destroyed, {len(aside)} files kept aside")
 
 
 def _any(address: str) -> str:
     """Where the port will listen is known only with the address map: lock it everywhere."""
     return "::" if ":" in address else "0.0.0.0"
+
+
+def _covers(lock: Sockets | None, sockets: Sockets) -> bool:
+    """Whether the lock that CLEAR made is enough; making it anew takes some 30 ms."""
+    if lock is None:
+        return False
+    listening = {(_any(address), port) for address, port in sockets.listening}
+    return set(sockets.established) <= set(lock.established) and listening <= set(lock.listening)
 
 
 async def _require_free_ids(worker: Worker, facts: ImageFacts, deadline: Deadline) -> None:
@@ -159,7 +179,10 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     close = leaving(restoration.sockets, restoration.connections, moves)
     await asyncio.to_thread(drivers.images.move_addresses, images, moves, close=close)
     sockets = await asyncio.to_thread(drivers.images.sockets, images)
-    await drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
+    deadline.lap("addresses")
+    if not _covers(restoration.locked, sockets):
+        await drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
+    deadline.lap("lock")
     worker.directory = Path(manifest.run_directory)
     worker.take_directory()
     worker.command, worker.workers = manifest.command, order.workers or manifest.workers
@@ -167,7 +190,9 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         page = {**manifest.page, "incarnation": order.incarnation}
         worker.page = drivers.hook.renew(worker.directory, page, manifest.slots)
         worker.generation = max(worker.generation, page.get("hold", 0))
+    deadline.lap("page")
     root_pid = await drivers.images.restore(images, deadline_s=deadline.left_s)
+    deadline.lap("restore")
     worker.adopt(root_pid, order.incarnation)
     worker.state, worker.action = "restored", order.action
     worker.begin_hold()
@@ -182,6 +207,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     if worker.page is not None:
         worker.page.refresh_starts()
         worker.ranks = worker.page.ranks(tree)
+    deadline.lap("look")
     return Outcome(root_pid=root_pid, ranks=worker.ranks, note=f"{len(close)} connections closed")
 
 
@@ -210,13 +236,15 @@ async def release(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.require_claimed(order.action)
     _restoration(worker, order)
     worker.require_tree()
+    deadline.lap("check")
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+    deadline.lap("unlock")
     await worker.drivers.process.go_on(worker.root_pid)
     if worker.page is not None:
         worker.page.release()
     held_ms = worker.end_hold()
+    deadline.lap("go on")
     worker.state = "running" if worker.alive else worker.state
     worker.restoration = None
-    drop = worker.drivers.staging.drop
-    await asyncio.to_thread(drop, worker.job, worker.worker, order.action)
+    worker.drop_later(order.action)
     return Outcome(held_ms=held_ms, root_pid=worker.root_pid)

@@ -45,6 +45,8 @@ async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
     trouble = await probe.probe()
     if swept or trouble:
         log.warning("at start", swept=swept, no_criu=trouble)
+    if not trouble:
+        await drivers.images.warm_up()
     worker = agent.worker(spec.job, spec.worker) if spec is not None else None
     with _signals() as told:
         tasks: list[asyncio.Task[None]] = []

@@ -54,11 +54,14 @@ async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     """Network unlock, SIGCONT, release: in this order, so that no rank moves before it can talk."""
     worker.require_claimed(order.action)
     worker.require_tree()
+    deadline.lap("check")
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+    deadline.lap("unlock")
     await worker.drivers.process.go_on(worker.root_pid)
     if worker.page is not None:
         worker.page.release()
     held_ms = worker.end_hold()
+    deadline.lap("go on")
     worker.state = "running" if worker.alive else worker.state
     return Outcome(held_ms=held_ms)
 
@@ -154,6 +157,7 @@ async def put_out(worker: Worker, deadline: Deadline) -> None:
     worker.end_hold()
     for action in (*worker.dumped, *([worker.restoration.action] if worker.restoration else ())):
         await asyncio.to_thread(worker.drivers.staging.drop, worker.job, worker.worker, action)
+    await worker.dropped(deadline_s=deadline.left_s)
     worker.dumped.clear()
     worker.restoration = None
     worker.leave_directory()

@@ -6,8 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import structlog
 
 from coordinator.core.errors import Busy, NotReady, Refused, Where
 from coordinator.core.model import Finding, ProgramFile, RankState, WorkerRecord, WorkerState
@@ -21,6 +24,8 @@ from worker_shim.process.port import LaunchSpec, Tree
 if TYPE_CHECKING:
     from worker_shim.agent.options import WorkerSpec
     from worker_shim.agent.restoring import Restoration
+
+log = structlog.get_logger(__name__)
 
 LOG_TAIL_BYTES = 4096
 LAUNCH_S_MAX = 20.0
@@ -69,6 +74,7 @@ class Worker:
     programs: asyncio.Task[tuple[ProgramFile, ...]] | None = None
     watching: asyncio.Task[None] | None = None
     taken: Claim | None = None
+    _dropping: set[asyncio.Future[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """The run directory has the same path on every node: restored processes have it open."""
@@ -199,6 +205,23 @@ class Worker:
         self.root_pid, self.ranks = 0, ()
         if self.state:
             self.state = "exited"
+
+    def drop_later(self, action: str) -> None:
+        """Remove what is staged of `action` beside the other work; a crash leaves it to a sweep."""
+        drop = partial(self.drivers.staging.drop, self.job, self.worker, action)
+        dropping = asyncio.ensure_future(asyncio.to_thread(drop))
+        self._dropping.add(dropping)
+        dropping.add_done_callback(self._has_dropped)
+
+    def _has_dropped(self, dropping: asyncio.Future[None]) -> None:
+        self._dropping.discard(dropping)
+        if not dropping.cancelled() and (error := dropping.exception()) is not None:
+            log.warning("staging is not removed", worker=self.name, why=str(error))
+
+    async def dropped(self, *, deadline_s: float) -> None:
+        """Wait until `drop_later` is done, so that its room is free again, or so long."""
+        if self._dropping:
+            await asyncio.wait(set(self._dropping), timeout=deadline_s)
 
     def begin_hold(self) -> None:
         """The worker stands still from now on."""

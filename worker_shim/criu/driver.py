@@ -28,6 +28,7 @@ log = structlog.get_logger(__name__)
 DUMP_LOG, RESTORE_LOG = "dump.log", "restore.log"
 NO_PLUGINS = "no-plugins"
 GHOST_LIMIT = "512M"  # CRIU's own default is 1 MiB; a DataLoader's shared memory is more
+WARM_UP_S = 20.0
 CLEAN_UP_S = 5.0
 KILL_S = 30.0
 STOPPED_S = 5.0
@@ -65,6 +66,19 @@ class CriuDriver:
                     advice="mount a tmpfs on /run",
                 )
         return self._version
+
+    async def warm_up(self) -> None:
+        """Have CRIU test the kernel now; it keeps the results in /run/criu.kdat.
+
+        Never raises: what is wrong comes up again, with its cause, at the first dump.
+        """
+        try:
+            await self.version()
+            line = [str(self._program), "check", "--no-default-config"]
+            environment = clean_environment()
+            await self._commands.run(line, deadline_s=WARM_UP_S, env=environment, cwd="/")
+        except AllstopError as error:
+            log.warning("criu could not test the kernel", why=str(error))
 
     async def dump(self, root_pid: int, into: Path, *, deadline_s: float) -> DumpStats:
         """Write a stopped tree to the empty directory `into`; the tree stays stopped and alive.

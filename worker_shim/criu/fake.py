@@ -35,6 +35,10 @@ class FakeImageDriver:
         self._called("version")
         return "4.2.1"
 
+    async def warm_up(self) -> None:
+        """Nothing is slower the first time."""
+        self._called("warm_up")
+
     async def dump(self, root_pid: int, images: Path, *, deadline_s: float) -> DumpStats:
         """Write the one file."""
         self._called("dump")

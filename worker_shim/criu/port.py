@@ -35,10 +35,13 @@ class ImageFacts:
 
 
 class ImageDriver(Protocol):
-    """CRIU behind four calls. Every call has its own deadline and process group."""
+    """CRIU behind a few calls. Every call has its own deadline and process group."""
 
     async def version(self) -> str:
         """The version, such as `4.2.1`; raises SetupError when there is no usable CRIU (>= 4.2)."""
+
+    async def warm_up(self) -> None:
+        """Have what the first dump or restore would do once done now; never raises."""
 
     async def dump(self, root_pid: int, images: Path, *, deadline_s: float) -> DumpStats:
         """Write a stopped tree to the empty directory `images`; the tree stays stopped and alive.

@@ -1,7 +1,8 @@
-"""Copying a file while hashing it, so that every byte is read once."""
+"""Copying, linking and hashing files, so that every byte is read once."""
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -11,8 +12,13 @@ from blake3 import blake3
 
 from worker_shim.images.port import StoredFile
 
-CHUNK_BYTES = 4 << 20
+# Small enough to stay in the processor's cache between read and hash, which is what makes it fast;
+# files are read, not mapped: a mapping turns an error of the storage into the end of the shim.
+CHUNK_BYTES = 1 << 18
 _ZEROS = bytes(CHUNK_BYTES)
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
+
+Write = Callable[[memoryview, bool], None]  # the bytes, and whether all of them are zero
 
 
 class CopyStopped(Exception):
@@ -33,32 +39,71 @@ def copy_hashed(
     `stop` is looked at between chunks; raises CopyStopped and OSError. A crash leaves a short file.
     """
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    hasher, size = blake3(), 0
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with (
-        open(source, "rb", buffering=0) as reader,
-        open(os.open(target, flags, 0o600), "wb", buffering=0) as writer,
-    ):
-        while chunk := reader.read(CHUNK_BYTES):
-            if stop.is_set():
-                raise CopyStopped
-            hasher.update(chunk)
-            size += len(chunk)
-            if chunk == _ZEROS:
+    with open(os.open(target, flags, 0o600), "wb", buffering=0) as writer:
+
+        def write(chunk: memoryview, zero: bool) -> None:
+            if zero:
                 writer.seek(len(chunk), os.SEEK_CUR)
             else:
                 _write_all(writer.fileno(), chunk)
-            progress(len(chunk))
-        os.ftruncate(writer.fileno(), size)
+
+        stored = _hashed(source, name, write, stop, progress)
+        os.ftruncate(writer.fileno(), stored.size_bytes)
         if sync:
             os.fsync(writer.fileno())
+    return stored
+
+
+def link_hashed(
+    source: Path,
+    target: Path,
+    name: str,
+    *,
+    stop: threading.Event,
+    progress: Callable[[int], None],
+) -> StoredFile:
+    """Give a file a second name and hash what is read through it; nobody may write through it.
+
+    A hard link where both names are on one file system, else a symbolic one. `stop` is looked at
+    between chunks; raises CopyStopped and OSError.
+    """
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        os.symlink(os.path.abspath(source), target)
+    return _hashed(target, name, None, stop, progress)
+
+
+def _hashed(
+    source: Path,
+    name: str,
+    write: Write | None,
+    stop: threading.Event,
+    progress: Callable[[int], None],
+) -> StoredFile:
+    hasher, size = blake3(), 0
+    buffer = bytearray(CHUNK_BYTES)
+    view = memoryview(buffer)
+    with open(source, "rb", buffering=0) as reader:
+        while count := reader.readinto(buffer):
+            if stop.is_set():
+                raise CopyStopped
+            chunk = view[:count]
+            hasher.update(chunk)
+            if write is not None:
+                write(chunk, count == len(buffer) and buffer == _ZEROS)
+            size += count
+            progress(count)
     return StoredFile(name, size, str(hasher.hexdigest()))
 
 
-def _write_all(descriptor: int, chunk: bytes) -> None:
-    view = memoryview(chunk)
-    while view:
-        view = view[os.write(descriptor, view) :]
+def _write_all(descriptor: int, chunk: memoryview) -> None:
+    while chunk:
+        chunk = chunk[os.write(descriptor, chunk) :]
 
 
 def sync_directory(directory: Path) -> None:

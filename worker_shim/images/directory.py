@@ -20,15 +20,19 @@ from pathlib import Path
 
 from coordinator.core.errors import DriverError
 from worker_shim.images import manifest as manifests
-from worker_shim.images.copying import CopyStopped, sync_directory
+from worker_shim.images.copying import CopyStopped, copy_hashed, link_hashed, sync_directory
 from worker_shim.images.names import checked_name, inside
 from worker_shim.images.port import Manifest
+from worker_shim.images.priority import go_first, session_goes_first, yield_to_others
 from worker_shim.images.staging import OWNER
-from worker_shim.images.transfer import Copy, Progress, Transfer, bounded, copy_all
+from worker_shim.images.transfer import Copy, Progress, Transfer, Work, bounded, run_all
 
 PARTIAL = "partial"
 IDENTITY = "store.id"
 DEAD_PARTIAL_S = 86_400.0
+COPIERS = 4
+VERIFIERS_MAX = 16
+LINK_BYTES_MIN = 1 << 20
 
 
 class DirectoryStore:
@@ -75,7 +79,8 @@ class DirectoryStore:
         target = inside(self.root, place)
         try:
             half.mkdir(mode=0o700)
-            stored = copy_all(copies, job, sync=True)
+            works = [_copying(copy, job, sync=True) for copy in copies]
+            stored = run_all(works, job, threads=COPIERS, begin=yield_to_others)
             encoded = manifests.encode(replace(manifest, files=tuple(stored)))
             _write_synced(half / manifests.FILE_NAME, encoded)
             for directory in (path for path in half.rglob("*") if path.is_dir()):
@@ -100,6 +105,10 @@ class DirectoryStore:
         self, place: str, digest: str, into: Path, *, progress: Progress, deadline_s: float
     ) -> Manifest:
         """Bring the images to the existing directory `into`, verifying every digest.
+
+        Large files are links to those in the store, small ones, which a restore may rewrite, are
+        copies. Nobody writes through a link: criu opens images read-only, and what of them is
+        changed (addresses) is written aside and renamed into place.
 
         Raises DriverError naming the file that is missing or not what was committed; `into` then
         holds part of the images. The store itself is only read.
@@ -151,7 +160,12 @@ def _fetch(source: Path, digest: str, into: Path, job: Transfer) -> Manifest:
         for file in manifest.files
     ]
     try:
-        found = copy_all(copies, job, sync=False)
+        # Hashing many large files at once is worth a core each; the largest ones come first.
+        order = sorted(range(len(copies)), key=lambda at: -copies[at].size_bytes)
+        works = [_bringing(copies[at], job) for at in order]
+        threads = min(VERIFIERS_MAX, max(COPIERS, os.cpu_count() or 1))
+        with session_goes_first():
+            brought = run_all(works, job, threads=threads, begin=go_first)
     except FileNotFoundError as error:
         missing = Path(str(error.filename))
         raise DriverError(
@@ -161,7 +175,7 @@ def _fetch(source: Path, digest: str, into: Path, job: Transfer) -> Manifest:
         ) from error
     except OSError as error:
         raise _store_error(error, into) from error
-    for want, have in zip(manifest.files, found, strict=True):
+    for want, have in zip((manifest.files[at] for at in order), brought, strict=True):
         if want != have:
             raise DriverError(
                 f"{want.name} in the image store is not what was committed",
@@ -172,6 +186,27 @@ def _fetch(source: Path, digest: str, into: Path, job: Transfer) -> Manifest:
                 ),
             )
     return manifest
+
+
+def _copying(copy: Copy, job: Transfer, *, sync: bool) -> Work:
+    return partial(
+        copy_hashed,
+        *(copy.source, copy.target, copy.name),
+        stop=job.stop,
+        progress=job.advance,
+        sync=sync,
+    )
+
+
+def _bringing(copy: Copy, job: Transfer) -> Work:
+    if copy.size_bytes < LINK_BYTES_MIN:
+        return _copying(copy, job, sync=False)
+    return partial(
+        link_hashed,
+        *(copy.source, copy.target, copy.name),
+        stop=job.stop,
+        progress=job.advance,
+    )
 
 
 def _identity(root: Path) -> str:

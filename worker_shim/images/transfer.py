@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from coordinator.core.errors import DriverError
-from worker_shim.images.copying import CopyStopped, copy_hashed
+from worker_shim.images.copying import CopyStopped
 from worker_shim.images.port import StoredFile
 
-COPIERS = 4
-
 Progress = Callable[[int, int], None]
+Work = Callable[[], StoredFile]
+Begin = Callable[[], None]
 T = TypeVar("T")
 
 
@@ -69,21 +69,12 @@ async def bounded(work: Callable[[], T], job: Transfer, deadline_s: float, doing
         ) from None
 
 
-def copy_all(copies: Sequence[Copy], job: Transfer, *, sync: bool) -> list[StoredFile]:
-    """Copy in a few threads; the first error stops the others."""
-    with ThreadPoolExecutor(COPIERS, thread_name_prefix="images") as pool:
-        futures: list[Future[StoredFile]] = [
-            pool.submit(
-                copy_hashed,
-                copy.source,
-                copy.target,
-                copy.name,
-                stop=job.stop,
-                progress=job.advance,
-                sync=sync,
-            )
-            for copy in copies
-        ]
+def run_all(
+    works: Sequence[Work], job: Transfer, *, threads: int, begin: Begin
+) -> list[StoredFile]:
+    """Do all in a few threads, each of which calls `begin` first; the first error stops all."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="images", initializer=begin) as pool:
+        futures = [pool.submit(work) for work in works]
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         failed = [error for future in done if (error := future.exception()) is not None]
         if failed:

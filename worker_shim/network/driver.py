@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -10,8 +11,9 @@ from coordinator.core.errors import DriverError, SetupError
 from coordinator.core.model import Endpoint
 from worker_shim.network.held import sockets_of
 from worker_shim.network.port import Sockets
-from worker_shim.network.ruleset import ANY, lock_script, remove_script, table_of
+from worker_shim.network.ruleset import ANY, lock_script, table_of
 from worker_shim.network.sock_diag import TIME_WAIT, FoundSocket, SockDiag, connection
+from worker_shim.network.tables import remove_table
 from worker_shim.process.port import Tree
 from worker_shim.process.runner import Commands, Finished
 
@@ -47,8 +49,9 @@ class NftNetworkDriver:
 
     async def unlock(self, name: str, *, deadline_s: float) -> None:
         """Remove the lock; no error when there is none."""
-        script = remove_script(name)
-        await self._nft(["-f", "-"], script, f"cannot unlock the network of {name}", deadline_s)
+        kernel = remove_table(table_of(name), timeout_s=deadline_s)
+        # Closing waits for a grace period of the kernel: the job does not.
+        asyncio.get_running_loop().run_in_executor(None, kernel.close)
 
     async def locked(self, name: str) -> bool:
         """Look whether the lock is there; raises DriverError when nft cannot say."""

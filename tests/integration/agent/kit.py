@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -102,3 +103,14 @@ async def restore(
     await all_of("CLEAR")
     await all_of("RESTORE", incarnation=incarnation, workers=len(peers), addresses=moves)
     await all_of("RELEASE")
+
+
+def contents(store: Path) -> dict[str, tuple[int, int, str]]:
+    """Every file of an image store: mode, time of the last change, digest."""
+    files = [path for path in sorted(store.rglob("*")) if path.is_file()]
+    found = {}
+    for path in files:
+        status = path.stat()
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        found[str(path.relative_to(store))] = (status.st_mode, status.st_mtime_ns, digest)
+    return found

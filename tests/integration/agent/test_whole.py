@@ -16,6 +16,7 @@ from lab import Lab
 from tests.integration.agent.kit import (
     LOOP,
     checkpoint,
+    contents,
     done,
     exit_of,
     reached,
@@ -51,6 +52,7 @@ async def test_saved_here_restored_here_and_there(
         await reached(busy, 5)
         saved = await checkpoint([busy], "llm-a1")
         assert saved[0].record.image_bytes > 8 << 20
+        stored = contents(tmp_path / "store")
 
         await restore([busy], "llm-r1", saved, 2)  # in place, the old one killed
         assert (await busy.state("running")).incarnation == 2
@@ -64,6 +66,7 @@ async def test_saved_here_restored_here_and_there(
         assert await exit_of(spare) == 0
     assert result.read_text() == looped(STEPS)
     assert staged(tmp_path) == []
+    assert contents(tmp_path / "store") == stored  # nobody wrote through a link into it
 
 
 async def test_frozen_undone_and_run_on_to_the_workers_own_exit_code(
@@ -156,10 +159,12 @@ async def test_torchrun_loses_a_node_and_goes_on_at_another_address(
         for peer in peers:
             await reached(peer, 10, 150.0)
         saved = await checkpoint(peers, "llm-a1")
+        stored = contents(tmp_path / "store")
         await reached(peers[0], saved[0].record.ranks[0].boundary + 5)
         lab.hosts["n1"].power_off()
         moves = (AddressMove(lab.hosts["n1"].address, lab.hosts["n2"].address),)
         await restore([peers[0], await coordinator.peer("n2")], "llm-r1", saved, 2, moves)
+        assert contents(tmp_path / "store") == stored  # with addresses rewritten in the images
         assert await exit_of(shims[0], 200.0) == 0
         spare.terminate()
         assert await exit_of(spare) == 0

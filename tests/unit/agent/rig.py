@@ -127,6 +127,7 @@ class Rig:
     async def done(self, phase: str, action: str = "a1", **more: Any) -> shim_pb2.OrderResult:
         result = await self.order(phase, action, **more)
         assert not result.HasField("failure"), result.failure
+        await self.worker.dropped(deadline_s=5.0)  # what is beside the answer, not before it
         return result
 
     async def to(self, last: str, action: str = "a1", **more: Any) -> shim_pb2.OrderResult:

@@ -6,14 +6,16 @@ import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from coordinator.core.errors import AllstopError, BadRequest, DriverError
 from worker_shim.files.port import OpenFile
-from worker_shim.images import copying, manifest
+from worker_shim.images import copying, manifest, priority
 from worker_shim.images.directory import DirectoryStore
 from worker_shim.images.fake import FakeImageStore
 from worker_shim.images.port import ImageStore, Manifest
@@ -212,8 +214,6 @@ async def test_a_cancelled_put_leaves_nothing(
 
 
 def test_holes_stay_holes(tmp_path: Path) -> None:
-    import threading
-
     source = tmp_path / "sparse"
     with source.open("wb") as file:
         file.truncate(3 * copying.CHUNK_BYTES)
@@ -226,6 +226,65 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == source.read_bytes()
     assert (tmp_path / "copy").stat().st_blocks * 512 <= copying.CHUNK_BYTES * 2
     assert stored.size_bytes == 3 * copying.CHUNK_BYTES
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["same disk", "another disk"])
+async def test_large_files_are_linked_and_verified(
+    real: DirectoryStore, staged: Path, tmp_path: Path, elsewhere: bool
+) -> None:
+    """A hard link on the store's own file system, a symbolic one elsewhere; small files copied."""
+    (staged / "images/pages-9.img").write_bytes(os.urandom(3 << 20))
+    place, digest = await put(real, staged)
+    source = real.root / place / "images/pages-9.img"
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if elsewhere else tmp_path) as room:
+        into = Path(room) / "into"
+        if elsewhere and os.stat(room).st_dev == source.stat().st_dev:
+            pytest.skip("there is one file system only")
+        await fetch(real, place, digest, into)
+        brought = into / "images/pages-9.img"
+        assert brought.is_symlink() == elsewhere
+        assert brought.samefile(source)
+        for small in ("images/core-1.img", "files/file-0"):
+            assert not (into / small).samefile(real.root / place / small)
+        shutil.rmtree(into)
+        assert source.stat().st_size == 3 << 20
+        flip(source)
+        with pytest.raises(DriverError, match=r"images/pages-9\.img"):
+            await fetch(real, place, digest, into)
+
+
+def test_a_copy_gives_way_and_a_restore_goes_first() -> None:
+    """Each in a thread of its own, as the priority is the thread's."""
+    found: dict[str, int] = {}
+
+    def nice_after(change: Callable[[], None]) -> None:
+        change()
+        found[change.__name__] = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    for change in (priority.yield_to_others, priority.go_first):
+        thread = threading.Thread(target=nice_after, args=(change,))
+        thread.start()
+        thread.join(10)
+    assert found["yield_to_others"] == priority.LATER_NICE
+    if os.geteuid() == 0:
+        assert found["go_first"] == priority.FIRST_NICE
+    assert os.getpriority(os.PRIO_PROCESS, 0) == 0
+
+
+def test_the_session_goes_first_until_the_last_one_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = tmp_path / "autogroup"
+    group.write_text("/autogroup-7 nice 3\n")
+    monkeypatch.setattr(priority, "AUTOGROUP", group)
+    with priority.session_goes_first():
+        with priority.session_goes_first():
+            assert group.read_text() == str(priority.FIRST_NICE)
+        assert group.read_text() == str(priority.FIRST_NICE)
+    assert group.read_text() == "3"
+    monkeypatch.setattr(priority, "AUTOGROUP", tmp_path / "none")
+    with priority.session_goes_first():
+        pass
 
 
 @pytest.mark.parametrize("place", ["../x", "/etc", "llm/../../etc", ""])
