@@ -27,6 +27,8 @@ from coordinator.store.port import Loaded, Store
 
 log = structlog.get_logger(__name__)
 
+LAY_DOWN_POLL_S = 0.02
+
 
 class Reign:
     """The rule of one coordinator in one epoch, from the election to whatever ends it.
@@ -161,6 +163,22 @@ class Reign:
         if self._why is None:
             self._why = why
             self._stopped.set()
+
+    async def lay_down(self, reason: str, *, deadline_s: float) -> None:
+        """Give up what is under way and wait until it has ended and is recorded, so long at most.
+
+        Whoever does not answer in time lets go by its own timer, as after a crash.
+        """
+        under_way = [view.action for view in self.control.jobs() if view.action]
+        for action in under_way:
+            self.inbox.tell(events.AbortRequested(action, reason))
+        until = self._clock() + deadline_s
+        while any(view.action for view in self.control.jobs()):
+            if self._stopped.is_set() or self._clock() >= until:
+                log.warning("ending while something is under way", actions=under_way)
+                break
+            await asyncio.sleep(LAY_DOWN_POLL_S)
+        await self.writer.drain(max(0.0, until - self._clock()))
 
     async def ended(self) -> AllstopError:
         """Wait until something ends this epoch, and say what."""

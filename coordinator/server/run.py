@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -30,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 DEFAULT_LISTEN = ("127.0.0.1:7411",)
 CAMPAIGN_PAUSE_S = 0.5
+LAY_DOWN_S = 15.0  # a worker is let go within seconds, but its criu is waited for
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ async def run_coordinator(options: CoordinatorOptions) -> int:
         stack.push_async_callback(serving.stop)
         _announce(options, serving)
         replica = _Replica(options, policy, kv, seat)
-        await _first_of(replica.run(), stopping, etcd)
+        await _first_of(replica, stopping, etcd)
     log.info("stopped")
     return 0
 
@@ -135,18 +137,20 @@ def _announce(options: CoordinatorOptions, serving: Serving) -> None:
         options.on_serving(serving.addresses)
 
 
-async def _first_of(running: object, stopping: asyncio.Event, etcd: EmbeddedEtcd | None) -> None:
-    """Run until told to stop, until etcd dies, or until `running` raises; end it in any case."""
-    replica = asyncio.ensure_future(running)  # type: ignore[call-overload]
+async def _first_of(replica: _Replica, stopping: asyncio.Event, etcd: EmbeddedEtcd | None) -> None:
+    """Run until told to stop, until etcd dies, or until the replica fails; end it in any case."""
+    running = asyncio.create_task(replica.run())
     told = asyncio.create_task(stopping.wait())
     died = asyncio.create_task(etcd.died()) if etcd is not None else None
-    tasks = [replica, told, *([died] if died is not None else [])]
+    tasks: list[asyncio.Task[Any]] = [running, told, *([died] if died is not None else [])]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if replica.done():
-            await replica
+        if running.done():
+            await running
         elif died is not None and died.done():
             raise died.result()
+        else:
+            await replica.lay_down()
     finally:
         for task in tasks:
             task.cancel()
@@ -180,6 +184,13 @@ class _Replica:
                 raise why
             log.warning("not leading any more", epoch=right.epoch, reason=str(why))
             await asyncio.sleep(CAMPAIGN_PAUSE_S)
+
+    async def lay_down(self) -> None:
+        """Before an orderly end: let go whoever is held, since nobody may lead for a long time."""
+        reign = self._seat.reign
+        if reign is not None:
+            self._seat.ending = f"{self._name} was told to end"
+            await reign.lay_down(self._seat.ending, deadline_s=LAY_DOWN_S)
 
     async def _reign(self, right: Right) -> AllstopError:
         structlog.contextvars.bind_contextvars(epoch=right.epoch)

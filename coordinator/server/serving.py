@@ -32,6 +32,7 @@ class Seat:
 
     reign: Reign | None = None
     empty: str = "this coordinator is still starting"
+    ending: str = ""  # why no new request is taken, while what runs is brought to an end
 
     def present(self) -> Reign:
         """The present reign; raises LinkError while there is none."""
@@ -42,7 +43,9 @@ class Seat:
         return self.reign
 
     def desk(self) -> Desk:
-        """What the operator service works with."""
+        """What the operator service works with; raises LinkError also when about to end."""
+        if self.ending:
+            raise LinkError(self.ending, advice="ask another coordinator, or start it again")
         return self.present().desk
 
     def hub(self) -> Hub:
