@@ -146,6 +146,7 @@ class Pair:
             return False
         try:
             await self.moves(wait_s=10.0)
+            await until("that nothing speaks against a checkpoint", self.no_findings, 15.0)
         except (AssertionError, AllstopError):
             return False
         return True

@@ -1,4 +1,4 @@
-"""The control plane is killed while ranks are held: no job stays frozen."""
+"""The control plane is killed, or told to end, while ranks are held: no job stays frozen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from coordinator.core.errors import LinkError
+from coordinator.core.errors import AttemptFailed, LinkError
 from tests.integration.badluck.kit import NODES, POLICY, Pair, until
 
 pytestmark = [
@@ -42,6 +42,27 @@ async def test_the_job_runs_on_without_a_coordinator(pair: Pair) -> None:
     await until("the job", lambda: whole(pair))
     await until("the end of the attempt", lambda: ended(pair, action))
     await pair.aborted(action, "ended while")
+    await pair.went_on()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+async def test_an_orderly_end_lets_everybody_go(pair: Pair, number: signal.Signals) -> None:
+    pair.tell_criu("n0", "slow", "2")
+    attempt = pair.checkpoint()
+    action = await attempt.reached("DUMPING")
+    await until("that n1 is stopped", lambda: stopped(pair))
+    pair.signal("control", number)
+    failure = await attempt.failed()
+    assert isinstance(failure, AttemptFailed), failure.to_fields()
+    assert "told to end" in failure.what
+    assert pair.deployment.plane is not None
+    assert pair.deployment.plane.wait(30) == 0
+    assert [pair.left_on(node) for node in NODES] == [[], []]  # long before any timer
+    await pair.moves()
+
+    pair.deployment.start_control_plane(*POLICY)
+    await until("the job", lambda: whole(pair))
+    await pair.aborted(action, "told to end")
     await pair.went_on()
 
 
