@@ -25,6 +25,7 @@ import structlog
 from allstop.v1 import shim_pb2, shim_pb2_grpc
 
 from coordinator.api.client import OperatorClient
+from coordinator.server.collecting import collect_seldom
 from coordinator.server.testing import running_coordinator
 from tests.support.fake_shim import attached
 
@@ -166,6 +167,7 @@ async def floor(shims: int, count: int) -> float:
 async def measure(sizes: Sequence[int] = SIZES, *, count: int = 0) -> list[Coordination]:
     """All sizes, one after another; `count` 0: as many checkpoints as suits the size."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    collect_seldom()  # as a coordinator's own process does
     measured = []
     for shims in sizes:
         times = count or MEASUREMENTS.get(shims, 10)

@@ -18,7 +18,10 @@ S = TypeVar("S", bound=StrEnum)
 
 FOREVER = float("inf")
 NOTES_LIMIT = 16
-PROGRESS_STEPS = 16  # announcements within one round, so that a round of n answers costs O(n)
+# Each announcement costs O(n): within one round of n answers there are at most so many of them, and
+# where that is not every answer, they are so far apart that a person can see the difference.
+PROGRESS_STEPS = 16
+PROGRESS_INTERVAL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Round:
     awaited: dict[int, Member]
     whom: str = ""  # awaited instead of members: the store
     slowest: str = ""
+    announced_at: float = 0.0
 
     def take(self, worker: int) -> None:
         """An answer is in."""
@@ -55,12 +59,14 @@ class Round:
         """Whether every answer is in."""
         return not self.awaited and not self.whom
 
-    @property
-    def worth_announcing(self) -> bool:
+    def worth_announcing(self, now: float) -> bool:
         """Whether the last answer is one of the few per round that are announced."""
         done = self.expected - len(self.awaited)
-        every = max(1, self.expected // PROGRESS_STEPS)
-        return done % every == 0
+        every = self.expected // PROGRESS_STEPS
+        if every > 1 and (done % every or now - self.announced_at < PROGRESS_INTERVAL_S):
+            return False
+        self.announced_at = now
+        return True
 
 
 @dataclass
@@ -177,6 +183,7 @@ class Action(Generic[S]):
         awaited = {} if whom else {m.worker: m for m in chosen}
         held_until = deadline + hold_extra_s + self.policy.margin_s if holds else FOREVER
         made = Round(phase, now, deadline, is_capped, held_until, len(awaited) or 1, awaited, whom)
+        made.announced_at = now  # whoever opens a round announces it
         self.rounds[phase] = made
         return made
 
@@ -258,7 +265,7 @@ class Action(Generic[S]):
 
     def progress(self, sent: Round, now: float) -> list[Command]:
         """An announcement after an answer that completes nothing, now and then."""
-        return [self.announce(now)] if sent.worth_announcing else []
+        return [self.announce(now)] if sent.worth_announcing(now) else []
 
     def describe(self, member: Member) -> str:
         """An awaited member with the last boundary of each of its ranks."""

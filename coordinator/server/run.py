@@ -19,6 +19,7 @@ from coordinator.core.errors import AllstopError, BadRequest, BugError, Fenced, 
 from coordinator.core.policy import Policy
 from coordinator.link.options import Keepalive
 from coordinator.link.service import NODE_LEASE_S
+from coordinator.server.collecting import collect_seldom
 from coordinator.server.embedded import EmbeddedEtcd, start_etcd
 from coordinator.server.reign import Reign
 from coordinator.server.serving import Seat, Serving, start_serving
@@ -83,6 +84,7 @@ async def run_coordinator(options: CoordinatorOptions) -> int:
     everything that was started ended again: sockets, streams, the lease, the embedded etcd.
     """
     _log_to_stderr()
+    collect_seldom()
     policy = policy_of(options.policy)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
