@@ -17,12 +17,12 @@ class DemoOptions:
     nodes: int = 2
     ranks_per_node: int = 2
     spares: int = 1
-    checkpoint_at: int = 60  # step
+    checkpoint_at: int = 40  # step
     train_on: int = 30  # steps between the snapshot and the loss of a node
     kill: str = ""  # node; empty: the last busy one
     cut: Cut = Cut.STEP
     keep: bool = False
-    epochs: int = 20
+    epochs: int = 30
     batch_size: int = 16  # per rank
     loader_workers: int = 1  # per rank
 

@@ -105,16 +105,16 @@ def test_the_whole_demo(place: Path) -> None:
     steps = report["snapshot"]["rank_steps"]
     assert set(steps) == {"0", "1", "2", "3"}
     assert set(steps.values()) == {report["snapshot"]["step"]}
-    assert report["snapshot"]["step"] > 60
+    assert report["snapshot"]["step"] > 40
     assert traces() == before
 
 
 def test_the_node_that_others_rendezvous_at_is_lost(place: Path) -> None:
-    check(play(place, "--kill", "node-0", "--epochs", "14"), place, killed="node-0")
+    check(play(place, "--kill", "node-0", "--epochs", "24"), place, killed="node-0")
 
 
 def test_ranks_frozen_wherever_they_are(place: Path) -> None:
-    report = play(place, "--cut", "freeze", "--epochs", "14")
+    report = play(place, "--cut", "freeze", "--epochs", "24")
     check(report, place, killed="node-1")
     assert report["cut"] == "freeze"
 
