@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from coordinator.core.errors import AllstopError, NotReady
 from coordinator.core.model import Finding, Severity
@@ -74,7 +75,7 @@ async def check(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     if refused:
         raise NotReady(
             f"the worker cannot be saved as it is: {refused[0].text}",
-            where=worker.where,
+            where=replace(worker.where, rank=refused[0].rank if refused[0].rank >= 0 else None),
             advice="remove what the preflight found, then try again",
             details=tuple(f"{finding.code}: {finding.text}" for finding in refused),
         )
