@@ -255,16 +255,23 @@ class Pair:
         fields = [(line.split()[0], line.rpartition(")")[2].split()) for line in lines.splitlines()]
         return [int(pid) for pid, (state, *_) in fields if state in "Tt"]
 
+    def commands_on(self, node: str) -> str:
+        """Every command line of the node."""
+        return self.host(node).run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
+
+    def ranks_on(self, node: str) -> int:
+        """How many ranks the node has as processes, running or not."""
+        return self.commands_on(node).count("pair.py rank")
+
     def left_on(self, node: str) -> list[str]:
         """What an attempt must not leave on a node: locks, stopped tasks, staging, CRIU."""
         host = self.host(node)
         tables = host.run(["nft", "list", "tables"]).stdout.split("\n")
         staged = host.run(["find", str(STAGING), "-mindepth", "3", "-maxdepth", "3"]).stdout
-        criu = host.run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
         left = [table for table in tables if "allstop" in table]
         left += [f"stopped: {pid}" for pid in self.stopped_on(node)]
         left += [f"staged: {line}" for line in staged.split("\n") if line]
-        return left + (["a criu runs"] if "--leave-running" in criu else [])
+        return left + (["a criu runs"] if "--leave-running" in self.commands_on(node) else [])
 
     async def unpublished(self) -> set[str]:
         """What is in the image store and in no snapshot, and the other way round."""

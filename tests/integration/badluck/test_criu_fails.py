@@ -7,8 +7,9 @@ import subprocess
 
 import pytest
 
+from coordinator.core.errors import DriverError
 from lab.deployment import allstop
-from tests.integration.badluck.kit import Pair
+from tests.integration.badluck.kit import JOB, NODES, Action, Pair
 
 pytestmark = [
     pytest.mark.root,
@@ -24,7 +25,12 @@ OWN_WORDS = "Unknown shit 600 (anon_inode:[made-up])"
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("says", (SAID, OWN_WORDS)), ("dies", ("SIGKILL",)), ("full", ("criu cannot dump",))],
+    [
+        ("says", (SAID, OWN_WORDS)),
+        ("dies", ("SIGKILL",)),
+        ("killed", ("SIGKILL",)),
+        ("full", ("criu cannot dump",)),
+    ],
 )
 async def test_criu_fails_on_one_node(pair: Pair, how: str, words: tuple[str, ...]) -> None:
     pair.tell_criu("n1", how)
@@ -45,6 +51,27 @@ async def test_criu_fails_on_one_node(pair: Pair, how: str, words: tuple[str, ..
     for word in words:
         assert word in shown.stdout, shown.stdout
     await pair.went_on(failure)
+
+
+async def test_criu_cannot_restore_on_one_node(pair: Pair) -> None:
+    taken = await pair.snapshot()
+    pair.tell_criu("n1", "missing")
+    restore = Action(pair.client.restore(JOB))
+    failure = await restore.failed()
+    assert isinstance(failure, DriverError), failure.to_fields()
+    where = failure.where
+    assert (where.job, where.worker, where.node, where.phase) == (JOB, 1, "n1", "RESTORE")
+    assert "/made/up is missing on this node" in failure.what
+    shown = (await pair.client.show(restore.events[0].action)).restore
+    assert shown is not None
+    assert shown.state == "FAILED"
+    await pair.nothing_left()
+    assert [pair.ranks_on(node) for node in NODES] == [0, 0]  # nobody runs half a job
+    pair.behave()
+    back = await pair.restore()
+    assert back.restore is not None
+    assert back.restore.snapshot == taken.snapshot
+    await pair.went_on()
 
 
 async def test_criu_hangs_on_one_node(pair: Pair) -> None:

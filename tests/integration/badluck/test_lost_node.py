@@ -88,7 +88,7 @@ async def nobody_fits(pair: Pair) -> None:
 async def the_old_worker_is_fenced(pair: Pair) -> None:
     """n1 comes back with ranks that think they are the job: it is told, and ends them."""
     log = pair.deployment.log("n1")
-    assert running_ranks(pair, "n1") == 2
+    assert pair.ranks_on("n1") == 2
     before = await pair.job()
     pair.host("n1").reconnect()
     await until("the end of the old ranks", lambda: none_runs(pair, "n1"))
@@ -100,13 +100,8 @@ async def the_old_worker_is_fenced(pair: Pair) -> None:
     assert (after.nodes, after.job.incarnation) == (("n0", "n3"), before.job.incarnation)
 
 
-def running_ranks(pair: Pair, node: str) -> int:
-    lines = pair.host(node).run(["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]).stdout
-    return lines.count("pair.py rank")
-
-
 async def none_runs(pair: Pair, node: str) -> bool:
-    return running_ranks(pair, node) == 0
+    return pair.ranks_on(node) == 0
 
 
 async def is_gone(pair: Pair, node: str) -> bool:

@@ -1,8 +1,7 @@
 #!/bin/sh
-# CRIU, unless the file TELL says that the next dump shall go wrong: criu.sh TELL CRIU ARGUMENTS…
+# CRIU, unless the file TELL says that something shall go wrong: criu.sh TELL CRIU ARGUMENTS…
 tell=$1 criu=$2
 shift 2
-[ "$1" = dump ] || exec "$criu" "$@"
 directory() {
     while [ $# -gt 1 ]; do
         [ "$1" = --images-dir ] && echo "$2"
@@ -10,6 +9,15 @@ directory() {
     done
 }
 read -r word seconds 2>/dev/null <"$tell" || word=
+case "$1/$word" in
+dump/*) ;;
+restore/missing)
+    echo '(00.012345) Error (criu/files-reg.c:2278): Can'"'"'t open file made/up on restore: No such file or directory' \
+        >"$(directory "$@")/restore.log"
+    exit 1
+    ;;
+*) exec "$criu" "$@" ;;
+esac
 case "$word" in
 says)
     echo '(00.012345) Error (criu/files.c:680): Unknown shit 600 (anon_inode:[made-up])' \
@@ -17,6 +25,13 @@ says)
     exit 1
     ;;
 dies) kill -KILL $$ ;;
+killed) # the real one, when it has begun to write, as the kernel does for want of memory
+    "$criu" "$@" &
+    until [ -e "$(directory "$@")/pages-1.img" ] || ! kill -0 $!; do sleep 0.01; done
+    kill -KILL $!
+    wait
+    kill -KILL $$
+    ;;
 full)
     ulimit -f 8 # blocks of 512 bytes: CRIU itself cannot write its images
     ;;
