@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 
 import pytest
 
@@ -28,8 +30,11 @@ async def test_in_place(rig: Rig) -> None:
     assert rig.process.counter == RANK
     names = [name for name, _ in rig.network.calls]
     assert names.index("clear") > names.index("lock")
+    locks = names.count("lock")
     back = await rig.done("RESTORE", "r1", record=saved, incarnation=2, workers=1)
     assert back.root_pid == ROOT
+    names = [name for name, _ in rig.network.calls]
+    assert names.count("lock") == locks  # all that came back was locked before the kill
     assert (rig.process.state, rig.worker.state) == ("T", "restored")
     assert rig.page.refreshed
     assert rig.hook.renewed[0]["hold"] != 0  # still parked when it wakes up
@@ -50,11 +55,36 @@ async def test_on_a_spare(rig: Rig, tmp_path: object) -> None:
     await rig.done("CLEAR", "r1", record=saved, connections=(PEER,))
     move = AddressMove("10.0.0.1", "10.0.0.7")
     moved = Endpoint("10.0.0.7", 4000, "10.0.0.2", 5000)
+    locks = [name for name, _ in rig.network.calls].count("lock")
     rig.worker.restoration.connections = (moved,)  # type: ignore[union-attr]
     await rig.done("RESTORE", "r1", record=saved, incarnation=2, workers=1, addresses=(move,))
     assert rig.images.moved == [({"10.0.0.1": "10.0.0.7"}, (("192.0.2.9", 443),))]
+    assert [name for name, _ in rig.network.calls].count("lock") == locks + 1  # not known before
     await rig.done("RELEASE", "r1")
     assert rig.free()
+
+
+async def test_staging_goes_beside_the_answer(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RELEASE does not wait for it, the next action that needs the room does."""
+    saved = await rig.to("PERSIST")
+    await rig.back_to("RESTORE", saved)
+    may_go, drop = threading.Event(), rig.staging.drop
+
+    def slowly(job: str, worker: int, action: str) -> None:
+        assert may_go.wait(10.0)
+        drop(job, worker, action)
+
+    monkeypatch.setattr(rig.staging, "drop", slowly)
+    released = await rig.order("RELEASE", "r1")
+    assert not released.HasField("failure")
+    assert rig.staging.place("llm", 0, "r1").exists()
+    since = rig.give("FETCH", "r2", record=saved)
+    await asyncio.sleep(0)
+    assert not rig.staging.place("llm", 0, "r2").exists()
+    may_go.set()
+    assert not (await rig.answer("FETCH", since, "r2")).HasField("failure")
+    assert not rig.staging.place("llm", 0, "r1").exists()
+    assert rig.staging.place("llm", 0, "r2").exists()
 
 
 def test_which_connections_left_the_job() -> None:

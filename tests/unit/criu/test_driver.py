@@ -48,6 +48,14 @@ async def test_unusable_versions(program: Path, said: str) -> None:
     assert "make tools" in caught.value.advice
 
 
+async def test_a_warm_up_never_fails(program: Path, tmp_path: Path) -> None:
+    runner = FakeCommandRunner().tell("criu", stdout="Version: 4.2.1\n")
+    await CriuDriver(runner, program=program).warm_up()
+    assert [call.argv[1] for call in runner.calls] == ["--version", "check"]
+    await CriuDriver(runner, program=tmp_path / "none").warm_up()
+    await CriuDriver(FakeCommandRunner().tell("criu", stdout="hello"), program=program).warm_up()
+
+
 def test_the_program_is_found(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
