@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from coordinator.core.errors import DriverError, Refused
-from coordinator.core.model import Cut, Endpoint, WorkerRecord
+from coordinator.core.model import Cut, WorkerRecord
 from worker_shim.agent import holding
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Dumped, Worker
@@ -165,7 +165,7 @@ async def _record(
         memory_bytes=sum(process.rss_bytes for process in tree.processes),
         manifest="",
         manifest_digest="",
-        connections=tuple(end for end in sockets.established if not is_loopback(end)),
+        connections=sockets.leaving,
         programs=programs,
         architecture=node.architecture,
         cpu_flags=node.cpu_flags,
@@ -194,12 +194,4 @@ def _manifest(worker: Worker, order: Order, open_files: tuple[OpenFile, ...]) ->
         workers=worker.workers,
         command=worker.command,
         run_directory=str(worker.directory),
-    )
-
-
-def is_loopback(end: Endpoint) -> bool:
-    """Whether the connection never leaves the node's loopback interface."""
-    return all(
-        address == "::1" or address.startswith("127.")
-        for address in (end.local_address, end.remote_address)
     )

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.core.errors import BadRequest, DriverError, Refused
 from coordinator.core.model import Endpoint, WorkerRecord
-from worker_shim.agent.dumping import is_loopback
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.criu.port import ImageFacts
 from worker_shim.images.port import Manifest
 from worker_shim.images.staging import FILES, IMAGES
-from worker_shim.network.port import Sockets
+from worker_shim.network.port import Sockets, moved
 
 FETCH_ROOM_FACTOR = 1.05
 PID_FREE_S_MAX = 5.0
@@ -95,8 +94,9 @@ async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.restored_by = order.action
     deadline.lap("check")
     old = drivers.network.sockets(worker.tree()).established if worker.root_pid else ()
-    locals_ = tuple(end for end in restoration.sockets.established if is_loopback(end))
-    new = (*order.connections, *locals_)
+    # What has both ends here moves with the worker's own address; CLEAR brings no whole map.
+    own = {order.record.address: drivers.facts.current().address}
+    new = (*order.connections, *(moved(end, own) for end in restoration.sockets.inside))
     lock = Sockets(
         established=(*new, *old),
         listening=tuple(
@@ -212,23 +212,14 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
 
 
 def leaving(
-    sockets: Sockets, job: tuple[Endpoint, ...], moves: dict[str, str]
-) -> tuple[tuple[str, int], ...]:
-    """Remote ends of connections that left the job: established at the cut, not the job's own.
+    sockets: Sockets, job: tuple[Endpoint, ...], moves: Mapping[str, str]
+) -> tuple[Endpoint, ...]:
+    """Connections that left the job: established at the cut, and neither the job's nor inside.
 
-    `job` are the job's connections with addresses as they will be; the ends are as they were.
+    `job` are the job's connections with addresses as they will be; those returned are as they were.
     """
     own = set(job)
-    ends: dict[tuple[str, int], None] = {}
-    for end in sockets.established:
-        moved = replace(
-            end,
-            local_address=moves.get(end.local_address, end.local_address),
-            remote_address=moves.get(end.remote_address, end.remote_address),
-        )
-        if not is_loopback(end) and moved not in own:
-            ends[(end.remote_address, end.remote_port)] = None
-    return tuple(ends)
+    return tuple(end for end in sockets.leaving if moved(end, moves) not in own)
 
 
 async def release(worker: Worker, order: Order, deadline: Deadline) -> Outcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,28 +61,26 @@ def read_sockets(images: Path) -> Sockets:
             state = first(socket, INET_STATE)
             if first(socket, INET_PROTO) != IPPROTO_TCP or state == TCP_CLOSE:
                 continue
-            local = str(address_of(_words_in(socket, INET_SRC_ADDR)))
-            port = first(socket, INET_SRC_PORT)
             if state == TCP_LISTEN:
-                listening.add((local, port))
+                local = str(address_of(_words_in(socket, INET_SRC_ADDR)))
+                listening.add((local, first(socket, INET_SRC_PORT)))
             else:
-                remote = str(address_of(_words_in(socket, INET_DST_ADDR)))
-                established.add(Endpoint(local, port, remote, first(socket, INET_DST_PORT)))
+                established.add(_connection(socket))
     order = sorted(established, key=lambda e: (e.local_address, e.local_port, e.remote_port))
     return Sockets(tuple(order), tuple(sorted(listening)))
 
 
 def move_addresses(
-    images: Path, moves: Mapping[str, str], *, close: Sequence[tuple[str, int]] = ()
+    images: Path, moves: Mapping[str, str], *, close: Sequence[Endpoint] = ()
 ) -> int:
-    """Rewrite files.img by `moves`; sockets whose remote end is in `close` come back closed.
+    """Rewrite files.img by `moves`; connections in `close` come back closed.
 
-    `close` names remote ends as they were when dumped. Always starts from files.img as it was
-    dumped, kept beside it, so that the call can be repeated, also with another map. A crash leaves
-    the old file or the new one. Returns how many sockets differ from the dump.
+    `close` has the addresses as dumped. Always starts from files.img as it was dumped, kept beside
+    it, so that the call can be repeated, also with another map. A crash leaves the old file or the
+    new one. Returns how many sockets differ from the dump.
     """
     words = _words_of_moves(moves)
-    shut = {(ipaddress.ip_address(address), port) for address, port in close}
+    shut = frozenset(close)
     if not words and not shut and not (images / UNMOVED).exists():
         return 0
     _keep_unmoved(images)
@@ -138,9 +136,7 @@ def _mapped(address: Address) -> Words:
     return words_of(ipaddress.IPv6Address(f"::ffff:{address}"))
 
 
-def _moved_entry(
-    entry: bytes, words: Mapping[Words, Words], shut: set[tuple[Address, int]]
-) -> bytes:
+def _moved_entry(entry: bytes, words: Mapping[Words, Words], shut: Set[Endpoint]) -> bytes:
     """A file entry with the socket in it moved; the very same bytes where nothing moves."""
     fields = list(read_message(entry))
     moved = [
@@ -152,13 +148,9 @@ def _moved_entry(
     return entry if moved == fields else write_message(moved)
 
 
-def _moved_socket(
-    raw: bytes, words: Mapping[Words, Words], shut: set[tuple[Address, int]]
-) -> bytes:
+def _moved_socket(raw: bytes, words: Mapping[Words, Words], shut: Set[Endpoint]) -> bytes:
     fields = list(read_message(raw))
-    remote = _words_in(fields, INET_DST_ADDR)
-    port = first(fields, INET_DST_PORT)
-    if shut and remote and port and (address_of(remote), port) in shut:
+    if shut and first(fields, INET_DST_PORT) and _connection(fields) in shut:
         fields = [
             number_field(INET_STATE, TCP_CLOSE) if field.number == INET_STATE else field
             for field in fields
@@ -169,6 +161,16 @@ def _moved_socket(
         if new != old:
             fields = _with_words(fields, number, new)
     return write_message(fields)
+
+
+def _connection(fields: Sequence[Field]) -> Endpoint:
+    """The four numbers of a socket that has two ends."""
+    return Endpoint(
+        str(address_of(_words_in(fields, INET_SRC_ADDR))),
+        first(fields, INET_SRC_PORT),
+        str(address_of(_words_in(fields, INET_DST_ADDR))),
+        first(fields, INET_DST_PORT),
+    )
 
 
 def _words_in(fields: Sequence[Field], number: int) -> Words:

@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 
 from coordinator.core.errors import AllstopError, DriverError
+from coordinator.core.model import Endpoint
 from worker_shim.criu import addresses, images, tasks
 from worker_shim.criu.binary import clean_environment, criu_version, find_criu, keeps_self_tests
 from worker_shim.criu.causes import details, error_lines, recognise
@@ -136,11 +137,11 @@ class CriuDriver:
         return addresses.read_sockets(source)
 
     def move_addresses(
-        self, source: Path, moves: Mapping[str, str], *, close: Sequence[tuple[str, int]] = ()
+        self, source: Path, moves: Mapping[str, str], *, close: Sequence[Endpoint] = ()
     ) -> int:
         """Rewrite every inet socket's addresses by `moves` (old to new), in place, atomically.
 
-        Sockets whose remote end (as dumped) is in `close` come back closed. Every call starts from
+        Connections in `close` (addresses as dumped) come back closed. Every call starts from
         the sockets as they were dumped. Returns how many sockets changed.
         """
         return addresses.move_addresses(source, moves, close=close)

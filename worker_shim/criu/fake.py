@@ -70,7 +70,7 @@ class FakeImageDriver:
         )
 
     def move_addresses(
-        self, images: Path, moves: Mapping[str, str], *, close: Sequence[tuple[str, int]] = ()
+        self, images: Path, moves: Mapping[str, str], *, close: Sequence[Endpoint] = ()
     ) -> int:
         """Move what `dump` wrote; a second move starts from the first one's result."""
         self._called("move_addresses")
@@ -83,7 +83,7 @@ class FakeImageDriver:
                 remote_address=moves.get(end.remote_address, end.remote_address),
             )
             for end in old.established
-            if (end.remote_address, end.remote_port) not in shut
+            if end not in shut
         )
         listening = tuple((moves.get(address, address), port) for address, port in old.listening)
         content = {**self._read(images), "sockets": asdict(Sockets(ends, listening))}

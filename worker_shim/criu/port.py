@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from coordinator.core.model import Endpoint
 from worker_shim.network.port import Sockets
 
 
@@ -63,11 +64,11 @@ class ImageDriver(Protocol):
         """The TCP sockets as a restore will make them, moved if they were: lock and clear these."""
 
     def move_addresses(
-        self, images: Path, moves: Mapping[str, str], *, close: Sequence[tuple[str, int]] = ()
+        self, images: Path, moves: Mapping[str, str], *, close: Sequence[Endpoint] = ()
     ) -> int:
         """Rewrite every inet socket's addresses by `moves` (old to new), in place, atomically.
 
-        Sockets whose remote end (as it was dumped) is in `close` come back closed. Every call
-        starts from the sockets as dumped, so it can be repeated, also with another map. Returns
-        how many sockets differ from the dump.
+        Connections in `close` (with addresses as dumped) come back closed. Every call starts from
+        the sockets as dumped, so it can be repeated, also with another map. Returns how many
+        sockets differ from the dump.
         """

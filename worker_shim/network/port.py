@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from coordinator.core.model import Endpoint
@@ -16,6 +16,32 @@ class Sockets:
 
     established: tuple[Endpoint, ...]  # loopback among the tree's own processes included
     listening: tuple[tuple[str, int], ...]  # address, port
+
+    @property
+    def inside(self) -> tuple[Endpoint, ...]:
+        """Established ones that have both ends in this tree."""
+        known = set(self.established)
+        return tuple(end for end in self.established if reverse(end) in known)
+
+    @property
+    def leaving(self) -> tuple[Endpoint, ...]:
+        """The other established ones: to other workers, or out of the job."""
+        known = set(self.established)
+        return tuple(end for end in self.established if reverse(end) not in known)
+
+
+def reverse(end: Endpoint) -> Endpoint:
+    """The same connection as its other end sees it."""
+    return Endpoint(end.remote_address, end.remote_port, end.local_address, end.local_port)
+
+
+def moved(end: Endpoint, moves: Mapping[str, str]) -> Endpoint:
+    """The same connection with its addresses mapped."""
+    return replace(
+        end,
+        local_address=moves.get(end.local_address, end.local_address),
+        remote_address=moves.get(end.remote_address, end.remote_address),
+    )
 
 
 class NetworkDriver(Protocol):

@@ -12,6 +12,7 @@ import pytest
 from lab import Lab
 from lab.host import DISK
 from tests.integration.criu.kit import PROGRAMS, Node, counted, lines, until
+from worker_shim.criu.addresses import read_sockets
 
 pytestmark = [pytest.mark.root, pytest.mark.criu]
 
@@ -121,7 +122,9 @@ def test_a_connection_that_left_the_job_comes_back_closed(
         assert n0.call("criu.move_addresses", IMAGES / "criu", moves) >= 1
         after = n0.call("criu.sockets", IMAGES / "criu")
         n0.call("network.lock", "job/w", after, **SECONDS)
-        bring(s0, n1, moves, close=[(lab.control.address, 9000)])
+        images = n1.here(IMAGES) / "criu"
+        left = [e for e in read_sockets(images).established if e.remote_port == 9000]
+        bring(s0, n1, moves, close=left)
         assert len(s0.call("criu.sockets", IMAGES / "criu").established) == 1
         n0.call("criu.restore", IMAGES / "criu", **SECONDS)
         s0.call("criu.restore", IMAGES / "criu", **SECONDS)

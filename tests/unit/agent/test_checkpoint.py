@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.core.model import Finding, Severity
 from tests.unit.agent.fakes import RANK, ROOT
-from tests.unit.agent.rig import LOCAL, OUTSIDE, PEER, SOCKETS, Rig
+from tests.unit.agent.rig import INSIDE, OUTSIDE, PEER, SOCKETS, Rig
 
 
 async def test_a_whole_checkpoint(rig: Rig) -> None:
@@ -209,4 +209,4 @@ async def test_a_worker_that_exits_is_reported_with_its_log(rig: Rig) -> None:
 
 
 def test_the_sockets_of_the_rig_are_of_three_kinds() -> None:
-    assert set(SOCKETS.established) == {PEER, OUTSIDE, LOCAL}
+    assert set(SOCKETS.established) == {PEER, OUTSIDE, *INSIDE}

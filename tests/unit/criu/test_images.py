@@ -132,7 +132,9 @@ def test_a_connection_that_left_the_job_is_closed(tmp_path: Path) -> None:
     )
     put(tmp_path, "files.img", FILES_MAGIC, peer, outside)
     moves = {"10.0.0.1": "10.0.0.5"}
-    assert move_addresses(tmp_path, moves, close=[("9.9.9.9", 53), ("9.9.9.9", 80)]) == 2
+    gone = Endpoint("10.0.0.1", 71, "9.9.9.9", 53)
+    never = Endpoint("10.0.0.1", 79, "10.0.0.2", 80)  # another client of the peer's port
+    assert move_addresses(tmp_path, moves, close=[gone, never]) == 2
     assert ends(tmp_path) == {("10.0.0.5", 70, "10.0.0.2", 80)}
     closed = read_image(tmp_path / "files.img", FILES_MAGIC).entries[1]
     assert number_field(6, CLOSE) in _inner(closed, {6})
