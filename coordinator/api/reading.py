@@ -10,7 +10,6 @@ from coordinator.api.desk import Desk
 from coordinator.codec import to_proto
 from coordinator.core.errors import NotFound, Refused, StoreError, Where
 from coordinator.core.model import (
-    JobRecord,
     NodeFacts,
     ProgramFile,
     Snapshot,
@@ -124,7 +123,7 @@ async def plan(desk: Desk, job: str, snapshot_id: str) -> operator_pb2.PlanReply
     return reply
 
 
-def _job_message(view: JobView, latest_unix_s: float) -> operator_pb2.JobView:
+def _job_message(view: JobView) -> operator_pb2.JobView:
     return operator_pb2.JobView(
         job=to_proto(view.job, records_pb2.JobRecord),
         workers=_workers(view.workers),
@@ -132,7 +131,7 @@ def _job_message(view: JobView, latest_unix_s: float) -> operator_pb2.JobView:
         state=view.state,
         action=view.action,
         step=view.step,
-        latest_unix_s=latest_unix_s,
+        latest_unix_s=view.latest_unix_s,
     )
 
 
@@ -141,20 +140,8 @@ def _workers(workers: tuple[WorkerState, ...]) -> list[records_pb2.WorkerState]:
 
 
 async def list_jobs(desk: Desk) -> operator_pb2.ListJobsReply:
-    """All jobs; the time of an earlier leader's snapshot is read from the store."""
-    reply = operator_pb2.ListJobsReply()
-    for view in desk.control.jobs():
-        latest_unix_s = view.latest_unix_s
-        if view.job.latest and not latest_unix_s:
-            latest_unix_s = await _committed_unix_s(desk, view.job)
-        reply.jobs.append(_job_message(view, latest_unix_s))
-    return reply
-
-
-async def _committed_unix_s(desk: Desk, job: JobRecord) -> float:
-    snapshots = await desk.store.snapshots(job.job)
-    times = (each.committed_unix_s for each in snapshots if each.snapshot == job.latest)
-    return next(times, 0.0)
+    """All jobs this leader knows."""
+    return operator_pb2.ListJobsReply(jobs=[_job_message(view) for view in desk.control.jobs()])
 
 
 def _node_message(view: NodeView) -> operator_pb2.NodeView:

@@ -180,6 +180,7 @@ def on_undone(a: Attempt, event: Undone, now: float) -> list[Command]:
     if sent is None:
         return []
     sent.take(event.worker)
+    a.undone.add(event.worker)
     return _settle(a, now)
 
 

@@ -155,6 +155,8 @@ def _whereabouts(cluster: Cluster, job: Job, worker: int) -> str:
     node = cluster.nodes.get(job.places.get(worker, ""))
     if node is not None and node.state != "attached":
         return f"was on {node.facts.node}, which is {node.state}: {node.reason}"
+    if cluster.fresh_at(job, worker) is not None:
+        return f"was started on {job.fresh[worker]} and is not taken in yet: {job.waiting}"
     old = [
         f"of incarnation {state.incarnation} on {at}"
         for (at, number), state in cluster.of_job(job.name).items()

@@ -39,6 +39,7 @@ class Attempt(Action[AttemptState]):
     answers: dict[int, tuple[RankState, ...]] = field(default_factory=dict)  # ranks at HOLD
     records: dict[int, WorkerRecord] = field(default_factory=dict)
     persisted: set[int] = field(default_factory=set)
+    undone: set[int] = field(default_factory=set)
     held_ms: dict[int, int] = field(default_factory=dict)  # by worker, from Resumed
     snapshot: Snapshot | None = None
 

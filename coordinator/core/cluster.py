@@ -14,6 +14,7 @@ from coordinator.core.fit import Candidate
 from coordinator.core.model import JobRecord, NodeFacts, WorkerState
 
 ATTACHED, LOST, LEFT = "attached", "lost", "left"
+FRESH = 0  # incarnation of a worker that was launched and that no run has taken in yet
 NOT_ALIVE = frozenset({"exited"})
 NOT_READY = frozenset({"exited", "faulted", "starting"})
 
@@ -29,11 +30,17 @@ class Node:
     state: str = ATTACHED
     reason: str = ""
     workers: dict[tuple[str, int], WorkerState] = field(default_factory=dict)
+    condemned: set[tuple[str, int]] = field(default_factory=set)  # it was told to kill these
 
 
 @dataclass
 class Job:
-    """One job: its numbers, and the node of each worker of the present incarnation."""
+    """One job: its numbers, and the node of each worker of the present incarnation.
+
+    Workers of an incarnation below `floor` are not the job. One from there up to the present
+    incarnation is left of a job that a restore was to replace: it becomes the job again if that
+    restore fails before anything was cleared away.
+    """
 
     name: str
     workers: int
@@ -42,6 +49,14 @@ class Job:
     latest: str = ""
     latest_unix_s: float = 0.0
     places: dict[int, str] = field(default_factory=dict)
+    floor: int = 0
+    known: bool = False  # some worker was seen under this leader
+    whole: bool = False  # whatever held a place in the present incarnation is in `places`
+    sure_at: float = 0.0  # before this, who has not attached to a new leader may still live
+    fresh: dict[int, str] = field(default_factory=dict)  # launched, not taken in yet: their nodes
+    waiting: str = ""  # what these wait for
+    beginning: bool = False  # a new run is being recorded
+    try_at: float = 0.0  # when that may be tried again
 
     def record(self) -> JobRecord:
         """The job as etcd keeps it."""
@@ -73,14 +88,15 @@ class Cluster:
             node.workers = known.workers
         self.nodes[name] = node
         self._gone.pop(name, None)
-        return self._take(node, event.workers, fresh=True)
+        same = known is not None and known.session == event.session
+        return self._take(node, event.workers, fresh=True, same=same)
 
     def report(self, event: NodeReported) -> list[Stale]:
         """An attached shim tells how its workers are; return those that must not go on."""
         node = self.nodes[event.node]
         if event.facts is not None:
             node.facts = event.facts
-        return self._take(node, event.workers, fresh=False)
+        return self._take(node, event.workers, fresh=False, same=True)
 
     def lose(self, name: str, state: str, reason: str) -> None:
         """A node is out of reach (lost) or has gone on purpose (left)."""
@@ -95,20 +111,27 @@ class Cluster:
                 for worker in [w for w, at in places.items() if at == oldest]:
                     places.pop(worker)
 
-    def exited(self, event: WorkerExited) -> None:
-        """A worker has ended."""
+    def exited(self, event: WorkerExited) -> WorkerExited:
+        """A worker has ended; return the event with the incarnation that the worker is known by."""
         node = self.nodes[event.node]
         key = (event.job, event.worker)
         known = node.workers.get(key)
-        if known is not None and known.incarnation == event.incarnation:
+        if known is not None and event.incarnation in (FRESH, known.incarnation):
+            event = replace(event, incarnation=known.incarnation)
             node.workers[key] = replace(known, state="exited", exit_code=event.exit_code, action="")
+        return event
 
-    def _take(self, node: Node, states: Iterable[WorkerState], *, fresh: bool) -> list[Stale]:
+    def _take(
+        self, node: Node, states: Iterable[WorkerState], *, fresh: bool, same: bool
+    ) -> list[Stale]:
         before, node.workers = node.workers, {}
         stale: list[Stale] = []
         for state in states:
             key = (state.job, state.worker)
             known = before.get(key)
+            if same and known is not None and state.incarnation < known.incarnation:
+                # it was taken in after it had said this, or has not heard of that
+                state = replace(state, incarnation=known.incarnation)
             node.workers[key] = state
             why = self._learn(node.facts.node, state)
             new = fresh or known is None or known.incarnation != state.incarnation
@@ -118,35 +141,44 @@ class Cluster:
             places = self.jobs[job].places if job in self.jobs else {}
             if places.get(worker) == node.facts.node:
                 places.pop(worker)
+        node.condemned &= node.workers.keys()
         return stale
 
     # -- jobs ----------------------------------------------------------------------------------
 
-    def load(self, record: JobRecord) -> None:
+    def load(self, record: JobRecord, *, sure_at: float = 0.0, latest_unix_s: float = 0.0) -> None:
         """Take a job from the store; what shims reported meanwhile stays when it is newer."""
         job = self.jobs.setdefault(record.job, Job(record.job, record.workers))
+        job.sure_at = sure_at
+        job.latest_unix_s = latest_unix_s or job.latest_unix_s
         job.world_size = record.world_size or job.world_size
         job.latest = record.latest or job.latest
         self.raise_incarnation(record.job, record.incarnation)
 
-    def raise_incarnation(self, name: str, incarnation: int) -> None:
-        """From now on only workers of this incarnation are the job."""
+    def raise_incarnation(self, name: str, incarnation: int, floor: int | None = None) -> None:
+        """From now on only workers of this incarnation are the job.
+
+        With `floor` those from that one on can become it again; see `Job`.
+        """
         job = self.jobs.get(name)
         if job is not None and incarnation > job.incarnation:
             job.incarnation = incarnation
-            job.places = {}
+            job.floor = incarnation if floor is None else floor
+            job.places, job.whole = {}, False
 
     def _learn(self, node: str, state: WorkerState) -> str:
         """Take one worker into its job; return why it must not go on, or nothing."""
-        job = self.jobs.get(state.job)
-        if job is None:
-            job = self.jobs[state.job] = Job(state.job, state.workers, 0, state.incarnation)
-        if state.incarnation < job.incarnation:
+        job = self.jobs.setdefault(state.job, Job(state.job, state.workers))
+        job.known = True
+        if FRESH < state.incarnation < job.floor:
             return (
                 f"worker {state.worker} of job {state.job} is of incarnation {state.incarnation}, "
-                f"and the job was restored since as incarnation {job.incarnation}; a new run of "
-                "the job needs another name"
+                f"and the job was restored or started anew since, as incarnation {job.incarnation}"
             )
+        if state.incarnation < job.incarnation or state.incarnation == FRESH:
+            if job.places.get(state.worker) == node:  # what was here ended before this one began
+                job.places.pop(state.worker)
+            return ""  # see `runs`
         self.raise_incarnation(state.job, state.incarnation)
         if state.workers != job.workers:
             if any(w.worker != state.worker for w in self.alive(job)):
@@ -175,6 +207,16 @@ class Cluster:
             self.nodes[node].workers[(state.job, state.worker)] = state
             job.places[state.worker] = node
 
+    def admit(self, job: Job, node: str, state: WorkerState) -> WorkerState:
+        """This worker is the job's in its present incarnation, from now on."""
+        taken = replace(state, incarnation=job.incarnation)
+        self.nodes[node].workers[(job.name, state.worker)] = taken
+        job.places[state.worker] = node
+        job.world_size = state.world_size or job.world_size
+        job.workers = state.workers
+        job.fresh.pop(state.worker, None)
+        return taken
+
     # -- questions -----------------------------------------------------------------------------
 
     def worker(self, job: Job, worker: int) -> WorkerState | None:
@@ -188,6 +230,33 @@ class Cluster:
     def _alive_at(self, job: Job, worker: int) -> WorkerState | None:
         state = self.worker(job, worker)
         return None if state is None or state.state in NOT_ALIVE else state
+
+    def standing(self, job: Job, worker: int) -> str:
+        """How a place of the present incarnation stands: none, alive, lost, over."""
+        at = job.places.get(worker)
+        if at is None:
+            return "none"
+        node = self.nodes.get(at)
+        state = node.workers.get((job.name, worker)) if node is not None else None
+        if node is None or state is None or state.state in NOT_ALIVE or node.state == LEFT:
+            return "over"
+        return "alive" if node.state == ATTACHED else "lost"
+
+    def fresh_at(self, job: Job, worker: int) -> tuple[str, WorkerState] | None:
+        """The node and state of a worker that waits to be taken in, while it still can be."""
+        at = job.fresh.get(worker, "")
+        node = self.nodes.get(at)
+        state = node.workers.get((job.name, worker)) if node is not None else None
+        if (
+            node is not None
+            and node.state == ATTACHED
+            and state is not None
+            and state.incarnation == FRESH
+            and state.state not in NOT_ALIVE
+        ):
+            return at, state
+        job.fresh.pop(worker, None)
+        return None
 
     def alive(self, job: Job) -> list[WorkerState]:
         """Workers of the present incarnation that are in reach and have not ended."""

@@ -13,6 +13,7 @@ from coordinator.core.model import (
     Cut,
     Endpoint,
     Failure,
+    JobRecord,
     Phase,
     RestoreRecord,
     Snapshot,
@@ -30,7 +31,8 @@ class Command:
 class SendOrder(Command):
     """Send one order to the shim of `node`; answered by an `OrderAnswered`, or never.
 
-    `hold_s` is the shim's dead-man timer from receipt; 0 where the order holds nothing.
+    `hold_s` is the shim's dead-man timer from receipt; 0 where the order holds nothing. `kill` and
+    `keep` are for UNDO: kill what was restored; leave what is stored, it may be a snapshot's.
     """
 
     node: str
@@ -48,6 +50,7 @@ class SendOrder(Command):
     incarnation: int = 0
     reason: str = ""
     kill: bool = False
+    keep: bool = False
     record: WorkerRecord | None = None
     addresses: tuple[AddressMove, ...] = ()
     connections: tuple[Endpoint, ...] = ()
@@ -60,6 +63,28 @@ class FenceWorkers(Command):
     node: str
     reason: str
     workers: tuple[WorkerState, ...]
+
+
+@dataclass(frozen=True)
+class AdmitWorker(Command):
+    """Tell a shim that its worker is the job's in this incarnation; it reports it from then on."""
+
+    node: str
+    job: str
+    worker: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class BeginRun(Command):
+    """Raise the job's incarnation in etcd above all earlier ones, and note the new run's size.
+
+    Answered by RunBegun or RunRefused. Asking again after a lost answer raises it once more,
+    which does no harm.
+    """
+
+    record: JobRecord
+    old_incarnation: int
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from coordinator.core import aborting
 from coordinator.core.agreement import check_at
 from coordinator.core.attempt import Attempt
 from coordinator.core.commands import Command, CommitSnapshot, PutAttempt
+from coordinator.core.connections import leaving
 from coordinator.core.errors import AllstopError, AttemptFailed, DeadlinePassed, Where
 from coordinator.core.events import (
     NodeAttached,
@@ -43,6 +44,8 @@ def cut(a: Attempt, now: float) -> list[Command]:
     persist = a.open_round(
         Phase.PERSIST, a.policy.persist_s, now, holds=a.stop, hold_extra_s=extra if a.stop else 0.0
     )
+    for note in leaving(a.records.values()):
+        a.note(note)
     goes_on = "they stay stopped" if a.stop else "the job goes on"
     a.move(S.PERSISTING, f"cut: all {len(a.members)} workers are dumped {where}; {goes_on}")
     commands.append(PutAttempt(a.record()))

@@ -7,7 +7,8 @@ journal says why. Everything else goes through the tables of `checkpoint` and `r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from coordinator.core import checkpoint, events, restore
@@ -15,10 +16,9 @@ from coordinator.core.admission import admit_attempt, admit_restore
 from coordinator.core.adoption import HAVE_ENDED, Heir, id_of
 from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import ATTACHED, LEFT, LOST, Cluster, Stale
-from coordinator.core.commands import Announce, Command, FenceWorkers, Refuse, SendOrder
+from coordinator.core.commands import AdmitWorker, Command, FenceWorkers, Refuse
 from coordinator.core.errors import (
     AllstopError,
-    BugError,
     Busy,
     IllegalEvent,
     Where,
@@ -30,24 +30,23 @@ from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
     JobRecord,
-    NodeFacts,
-    Phase,
     RestoreRecord,
     RestoreState,
-    Snapshot,
     WorkerState,
 )
-from coordinator.core.planner import Planned, plan
+from coordinator.core.owed import Owed, Place, undo_of
 from coordinator.core.policy import Policy
+from coordinator.core.questions import Questions
 from coordinator.core.returning import Restore
 from coordinator.core.running import AnyAction, AnyRecord, Running
+from coordinator.core.runs import Runs
 from coordinator.core.table import step
-from coordinator.core.view import JobView, NodeView, job_views, node_views
 
 HELD = frozenset({"held", "stopped", "restored"})
+UNDONE = frozenset({AttemptState.ABORTED, RestoreState.FAILED})
 
 
-class Control:
+class Control(Questions):
     """All decisions of one leader, from its election to its end.
 
     Times are monotonic seconds of the caller. One event at a time; a call never blocks.
@@ -61,6 +60,8 @@ class Control:
         self._cluster = Cluster(self.policy.lost_limit)
         self._journal = Journal(self.policy.journal_limit)
         self._running = Running(self.policy.ended_limit)
+        self._runs = Runs(self._cluster, self.policy, self._note)
+        self._owed = Owed(self.policy.ended_limit)
         self._now = 0.0
         self._cause = ""
 
@@ -73,15 +74,19 @@ class Control:
         attempts: Sequence[AttemptRecord],
         restores: Sequence[RestoreRecord],
         now: float,
+        latest_unix_s: Mapping[str, float] | None = None,
     ) -> list[Command]:
         """Take over what an earlier leader left: unfinished attempts are undone, restores failed.
 
-        For an attempt found in COMMITTING the caller reads the store and then hands in
-        SnapshotCommitted or CommitRefused. Finished records are taken too and only remembered.
+        `latest_unix_s`: when each job's newest snapshot was committed. For an attempt found in
+        COMMITTING the caller reads the store and then hands in SnapshotCommitted or CommitRefused.
+        Finished records are taken too and only remembered.
         """
         self._now, self._cause = now, "adopted from the store"
+        sure_at = now + self.policy.adopt_s
         for job in jobs:
-            self._cluster.load(job)
+            committed = (latest_unix_s or {}).get(job.job, 0.0)
+            self._cluster.load(job, sure_at=sure_at, latest_unix_s=committed)
         commands: list[Command] = []
         heir = Heir(self.epoch, self.coordinator, self.policy, now)
         found: tuple[AnyRecord, ...] = (*attempts, *restores)
@@ -94,6 +99,7 @@ class Control:
             self._running.add(action)
             if isinstance(action, Restore):
                 self._cluster.raise_incarnation(action.job, action.incarnation)
+                self._runs.spare(action)
             commands += self._after(action, first)
         return commands
 
@@ -132,29 +138,46 @@ class Control:
                 commands += self._step(action, event)
         for state in event.workers:
             if (state.job, state.worker) not in fenced:
+                commands += self._told_again(name, state)
                 commands += self._let_go(name, state)
-        return commands + self._fence(name, stale)
+        commands += [self._undo(name, place) for place in self._owed.at(name)]
+        return commands + self._fence(name, stale) + self._consider(name, event.workers)
+
+    def _told_again(self, node: str, state: WorkerState) -> list[Command]:
+        """A worker was taken into a run, and its shim's stream broke before it heard of it."""
+        known = self._cluster.nodes[node].workers[(state.job, state.worker)].incarnation
+        if known == state.incarnation:
+            return []
+        return [AdmitWorker(node, state.job, state.worker, known)]
 
     def _let_go(self, node: str, state: WorkerState) -> list[Command]:
         """A worker that is held for an action that is over (or unknown here) is told to run."""
         if state.state not in HELD or not state.action or state.action in self._running:
             return []
-        reason = f"worker {state.worker} on {node} is held by {state.action}, which is over"
-        self._note(reason)
-        return [
-            SendOrder(
-                node=node,
-                epoch=self.epoch,
-                job=state.job,
-                worker=state.worker,
-                action=state.action,
-                phase=Phase.UNDO,
-                deadline_s=self.policy.undo_s,
-                reason=reason,
-                kill=state.state == "restored",
-                incarnation=state.incarnation,
-            )
-        ]
+        self._note(f"worker {state.worker} on {node} is held by {state.action}, which is over")
+        kill = state.state == "restored"
+        place = (state.job, state.worker, state.action)
+        return [self._undo(node, place, kill=kill, incarnation=state.incarnation)]
+
+    def _undo(
+        self, node: str, place: Place, *, kill: bool = False, incarnation: int = 0
+    ) -> Command:
+        """What has ended is undone; what is stored goes only if it surely is no snapshot's."""
+        ended = self._running.ended(place[2])
+        keep = ended is None or ended.state not in UNDONE
+        order = undo_of(place, node, self.epoch, self.policy.undo_s)
+        return replace(order, kill=kill, keep=keep, incarnation=incarnation)
+
+    def _consider(self, node: str, workers: Sequence[WorkerState]) -> list[Command]:
+        """Workers that are not of the present run are taken in, refused, or wait."""
+        commands: list[Command] = []
+        for state in workers:
+            job = self._cluster.jobs[state.job]
+            known = self._cluster.nodes[node].workers.get((state.job, state.worker))
+            if known is not None and (known.incarnation != job.incarnation or not job.incarnation):
+                busy = bool(self._running.of_job(state.job))
+                commands += self._runs.consider(node, state.job, state.worker, self._now, busy=busy)
+        return commands
 
     def _fence(self, node: str, stale: Sequence[Stale]) -> list[Command]:
         if not stale:
@@ -176,7 +199,7 @@ class Control:
         for action in self._running.all():
             if isinstance(action, Restore) and action.awaits_reports_of(event.node):
                 commands += self._step(action, event)
-        return commands + self._fence(event.node, stale)
+        return commands + self._fence(event.node, stale) + self._consider(event.node, event.workers)
 
     def _gone(self, event: events.NodeLost | events.NodeLeft) -> list[Command]:
         if not self._current(event.node, event.session):
@@ -204,7 +227,7 @@ class Control:
         if not self._cluster.attached(event.node):
             self._note(f"{event.node} is not attached", True)
             return []
-        self._cluster.exited(event)
+        event = self._cluster.exited(event)
         self._note(f"worker {event.worker} on {event.node} exited with {event.exit_code}")
         commands: list[Command] = []
         for action in self._running.of_job(event.job):
@@ -250,6 +273,13 @@ class Control:
                 where=Where(job=job),
                 advice=f"wait for it, or `allstop abort {action.id}`",
             )
+        known = self._cluster.jobs.get(job)
+        if known is not None and known.beginning:
+            raise Busy(
+                "a new run of the job is just being recorded",
+                where=Where(job=job),
+                advice="try again in a moment",
+            )
 
     def _refuse(self, action: str, error: AllstopError) -> list[Command]:
         self._note(f"refused: {error.what}", False, action)
@@ -264,6 +294,8 @@ class Control:
         if not self._cluster.attached(event.node):
             self._note(f"{event.node} is not attached", True, event.action)
             return []
+        if isinstance(event, events.Undone):
+            self._owed.paid(event.node, event.job, event.worker, event.action)
         return self._about(event.action, event, event.job)
 
     def _about(self, name: str, event: Event, job: str = "") -> list[Command]:
@@ -290,13 +322,24 @@ class Control:
 
     def _restore_admitted(self, event: events.RestoreAdmitted) -> list[Command]:
         ended = self._running.ended(event.restore)
-        if isinstance(ended, RestoreRecord):
-            self._cluster.raise_incarnation(ended.job, ended.incarnation)
         action = self._running.get(event.restore)
         commands = self._about(event.restore, event)
-        if action is not None:
-            self._cluster.raise_incarnation(action.job, action.incarnation)
+        if isinstance(action, Restore):
+            old = action.old_incarnation
+            self._cluster.raise_incarnation(action.job, action.incarnation, floor=old)
+        if isinstance(ended, RestoreRecord):  # it had been given up before the store answered
+            old = ended.incarnation - 1
+            self._cluster.raise_incarnation(ended.job, ended.incarnation, floor=old)
+            commands += self._runs.given_up(ended.job, ended.incarnation)
         return commands
+
+    def _run_begun(self, event: events.RunBegun) -> list[Command]:
+        return self._runs.begun(event) if event.record.job in self._cluster.jobs else []
+
+    def _run_refused(self, event: events.RunRefused) -> list[Command]:
+        if event.job in self._cluster.jobs:
+            self._runs.refused(event, self._now)
+        return []
 
     def _job_loaded(self, event: events.JobLoaded) -> list[Command]:
         self._cluster.load(event.record)
@@ -325,67 +368,27 @@ class Control:
         self._running.listen(commands)
         if action.ended:
             self._running.end(action)
-            if isinstance(action, Restore) and action.state is RestoreState.RUNNING:
-                for state in action.restored_workers():
-                    self._cluster.place(state, action.members[state.worker].node)
+            return commands + self._ended(action)
+        if isinstance(action, Restore) and action.cleared:
+            self._runs.spare(action)
         return commands
+
+    def _ended(self, action: AnyAction) -> list[Command]:
+        """What its end means for the job."""
+        if isinstance(action, Attempt):
+            self._owed.owe(action)
+            return []
+        if action.state is RestoreState.RUNNING:
+            for state in action.restored_workers():
+                self._cluster.place(state, action.members[state.worker].node)
+            self._runs.restored(action.job)
+            return []
+        if not action.admitted:
+            return []
+        return self._runs.given_up(action.job, action.incarnation, cleared=action.cleared)
 
     def _note(self, reason: str, ignored: bool = False, action: str = "", state: str = "") -> None:
         self._journal.note(Decision(self._now, action, self._cause, reason, state, ignored))
-
-    # -- questions -----------------------------------------------------------------------------
-
-    def plan(self, snapshot: Snapshot, files: Sequence[NodeFacts] = ()) -> Planned:
-        """Say where a snapshot would go now, or why nowhere, without doing it."""
-        return plan(snapshot, self._cluster.candidates(snapshot.job, files))
-
-    def jobs(self) -> tuple[JobView, ...]:
-        """All jobs, by name."""
-        return job_views(self._cluster, self._running.first_by_job())
-
-    def nodes(self) -> tuple[NodeView, ...]:
-        """All nodes, by name, those lost and left included."""
-        return node_views(self._cluster)
-
-    def attempts(self) -> tuple[AttemptRecord, ...]:
-        """Running and remembered attempts, newest last."""
-        return tuple(r for r in self._running.records() if isinstance(r, AttemptRecord))
-
-    def restores(self) -> tuple[RestoreRecord, ...]:
-        """Running and remembered restores, newest last."""
-        return tuple(r for r in self._running.records() if isinstance(r, RestoreRecord))
-
-    def attempt(self, attempt: str) -> AttemptRecord | None:
-        """One running or remembered attempt."""
-        found = self._running.record(attempt)
-        return found if isinstance(found, AttemptRecord) else None
-
-    def restore(self, restore: str) -> RestoreRecord | None:
-        """One running or remembered restore."""
-        found = self._running.record(restore)
-        return found if isinstance(found, RestoreRecord) else None
-
-    def last_word(self, action: str) -> Announce | None:
-        """The newest announcement about an action; `last` is set when it has ended."""
-        return self._running.word(action)
-
-    def story(self, action: str = "") -> tuple[Decision, ...]:
-        """Why things were decided as they were, oldest first; all of it, or one action's."""
-        return self._journal.story(action)
-
-    def validate(self) -> None:
-        """Raise BugError when an invariant is broken; tests call it after every event."""
-        self._running.validate()
-        for action in self._running.all():
-            for waiting in action.rounds.values():
-                self._validate_round(action, waiting.awaited.values())
-        self._cluster.validate()
-
-    def _validate_round(self, action: AnyAction, awaited: Iterable[Any]) -> None:
-        adopted = action.state in (AttemptState.ABORTING, RestoreState.FAILING)
-        for member in awaited:
-            if not self._cluster.attached(member.node) and not (adopted and action.adopted):
-                raise BugError(f"{action.id} awaits {member}, which is out of reach")
 
 
 _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
@@ -405,5 +408,7 @@ _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
     events.RestoreStored: lambda c, e: c._about(e.restore, e),
     events.StoreRefused: lambda c, e: c._about(e.action, e),
     events.JobLoaded: Control._job_loaded,
+    events.RunBegun: Control._run_begun,
+    events.RunRefused: Control._run_refused,
     events.TimePassed: Control._time_passed,
 }

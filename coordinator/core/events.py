@@ -282,6 +282,21 @@ class JobLoaded(Event):
     record: JobRecord
 
 
+@dataclass(frozen=True)
+class RunBegun(Event):
+    """A new run of a job is in etcd with an incarnation of its own, the record's."""
+
+    record: JobRecord
+
+
+@dataclass(frozen=True)
+class RunRefused(Event):
+    """The beginning of a run was not recorded, or its fate could not be learnt."""
+
+    job: str
+    failure: Failure
+
+
 # -- time ----------------------------------------------------------------------------------------
 
 

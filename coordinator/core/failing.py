@@ -36,7 +36,7 @@ def fail(r: Restore, failure: Failure, now: float) -> list[Command]:
     reachable = [m for m in r.members.values() if m.worker not in r.lost]
     for member in r.members.values():
         if member.worker in r.lost:
-            r.note(f"{member} is out of reach, and is fenced when it comes back")
+            r.note(f"{member} is out of reach, and {_on_return(r)}")
     if not reachable:
         return finish(r, f"given up in {phase}: {failure.what}", now)
     return undo(r, f"given up in {phase}: {failure.what}", now, r.policy.undo_s, reachable)
@@ -75,7 +75,7 @@ def on_lost(r: Restore, event: NodeLost | NodeLeft, now: float) -> list[Command]
     """A node of the plan is gone; a node that only had old workers is one thing less to clear."""
     for key in [k for k in r.strays if k[0] == event.node]:
         r.strays.pop(key)
-        r.note(f"old worker {key[1]} on {event.node} is out of reach, and is fenced on return")
+        r.note(f"old worker {key[1]} on {event.node} is out of reach, and {_on_return(r)}")
     workers = r.workers_on(event.node)
     if not workers:
         return _after_stray(r, now)
@@ -212,7 +212,7 @@ def on_lost_while_undoing(r: Restore, event: NodeLost | NodeLeft, now: float) ->
     for worker in r.workers_on(event.node):
         r.lost[worker] = event.reason
         if sent.awaited.pop(worker, None):
-            r.note(f"{r.members[worker]} went out of reach, and is fenced when it comes back")
+            r.note(f"{r.members[worker]} went out of reach, and {_on_return(r)}")
     return _settle(r, now)
 
 
@@ -252,3 +252,7 @@ def _outcome(r: Restore) -> str:
 
 def _phase_of(r: Restore) -> str:
     return next((str(phase) for phase in r.rounds), str(r.state))
+
+
+def _on_return(r: Restore) -> str:
+    return "is fenced when it comes back" if r.cleared else "keeps what runs there"

@@ -74,8 +74,11 @@ def room_reasons(group: Group, node: Candidate, own_bytes: int) -> list[str]:
     return reasons
 
 
-def kind_reasons(record: WorkerRecord, facts: NodeFacts) -> list[str]:
-    """Reasons that lie in what the node is: processor, kernel, CRIU, store, program files."""
+def kind_reasons(record: WorkerRecord, facts: NodeFacts, *, asked: bool = True) -> list[str]:
+    """Reasons that lie in what the node is: processor, kernel, CRIU, store, program files.
+
+    A node that was not `asked`, being out of reach, is not blamed for its silence about files.
+    """
     reasons: list[str] = []
     if facts.architecture != record.architecture:
         reasons.append(f"architecture: {facts.architecture}, needed {record.architecture}")
@@ -92,6 +95,8 @@ def kind_reasons(record: WorkerRecord, facts: NodeFacts) -> list[str]:
         reasons.append(
             f"it sees image store {facts.store or 'none'}, the images are in {record.store}"
         )
+    if not asked and not facts.files:
+        return reasons
     return reasons + file_reasons(record.programs, facts)
 
 

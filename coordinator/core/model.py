@@ -124,7 +124,7 @@ class WorkerState:
     worker: int
     workers: int  # how many workers the job has
     state: str  # starting, running, held, stopped, restored, exited, faulted
-    incarnation: int
+    incarnation: int  # 0: it was launched and no coordinator has taken it into a run yet
     root_pid: int
     world_size: int  # 0: not known (no rank has loaded the hook)
     ranks: tuple[RankState, ...] = ()
@@ -159,7 +159,7 @@ class WorkerRecord:
     memory_bytes: int  # what the tree had resident; room needed on the node that takes it
     manifest: str  # place of the manifest in the image store
     manifest_digest: str  # blake3 of the manifest, which holds the digest of every image file
-    connections: tuple[Endpoint, ...]  # established, to other workers
+    connections: tuple[Endpoint, ...]  # established, the other end not in the worker itself
     programs: tuple[ProgramFile, ...]
     architecture: str
     cpu_flags: tuple[str, ...]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coordinator.core.connections import leaving
 from coordinator.core.errors import NoPlan, Where
 from coordinator.core.failures import failure_of, listed
 from coordinator.core.fit import (
@@ -24,7 +25,6 @@ from coordinator.core.matching import UNFIT, assign
 from coordinator.core.model import (
     AddressMove,
     Failure,
-    NodeFacts,
     NodeReasons,
     Placement,
     Plan,
@@ -61,11 +61,11 @@ class _Fitting:
         asked = (r.architecture, r.cpu_flags, r.criu_version, r.kernel, r.store, r.programs)
         return self.kind(asked)
 
-    def node_kind(self, f: NodeFacts) -> int:
-        """Number of what a node is."""
-        return self.kind(
-            (f.architecture, f.cpu_model, f.cpu_flags, f.criu_version, f.kernel, f.store, f.files)
-        )
+    def node_kind(self, node: Candidate) -> int:
+        """Number of what a node is, and whether it can be asked."""
+        f = node.facts
+        is_ = (f.architecture, f.cpu_model, f.cpu_flags, f.criu_version, f.kernel, f.store, f.files)
+        return self.kind((is_, node.state == "attached"))
 
     def own_bytes(self, node: Candidate) -> int:
         """Memory that comes back when the job's own workers on a node go."""
@@ -75,7 +75,8 @@ class _Fitting:
         """Reasons between a worker's and a node's kind."""
         key = (worker, kind)
         if key not in self.cache:
-            self.cache[key] = kind_reasons(record, node.facts)
+            asked = node.state == "attached"
+            self.cache[key] = kind_reasons(record, node.facts, asked=asked)
         return self.cache[key]
 
 
@@ -110,7 +111,7 @@ def plan(snapshot: Snapshot, candidates: Iterable[Candidate]) -> Planned:
 def _judge(
     groups: Sequence[Group], nodes: Sequence[Candidate], fitting: _Fitting
 ) -> tuple[tuple[NodeReasons, ...], list[list[bool]]]:
-    node_kinds = [fitting.node_kind(n.facts) for n in nodes]
+    node_kinds = [fitting.node_kind(n) for n in nodes]
     own = [fitting.own_bytes(n) for n in nodes]
     told: list[NodeReasons] = []
     fits: list[list[bool]] = []
@@ -210,7 +211,7 @@ def _made(
         snapshot=snapshot.snapshot,
         placements=tuple(sorted(placements, key=lambda p: p.worker)),
         addresses=tuple(AddressMove(old, new) for old, new in sorted(moves.items())),
-        notes=tuple(notes),
+        notes=(*notes, *leaving(snapshot.workers)),
     )
 
 

@@ -5,7 +5,8 @@
 
 ALL_BACK is the moment when every tree is restored and still stopped; only then is anything
 released. A restore that fails kills what it restored, leaves the snapshot untouched, and leaves
-the job's incarnation raised: what still runs of an older one is not the job any more.
+the job's incarnation raised. What still runs of the older one is the job again, in the raised
+incarnation, where nothing of it had been cleared away (ADMITTING, FETCHING); else it is not.
 
 The arrows are in `returning` (forward) and `failing`.
 """
@@ -59,6 +60,7 @@ def _trouble(state: S) -> dict[type[Event], Row | Ignored]:
         RestoreAdmitted: _ADMITTED,
         NodeAttached: _FROZEN,
         StoreRefused: Ignored("no write is awaited in this state"),
+        RestoreStored: Ignored("a later state was recorded; nothing waits for that"),
     }
 
 
@@ -71,12 +73,13 @@ TRANSITIONS: Table[RestoreState] = {
         AbortRequested: Row(failing.on_abort_requested, (S.FAILED,)),
         TimePassed: Row(failing.on_time, (S.ADMITTING, S.FAILED)),
         WorkerExited: _OLD,
-        NodeAttached: _FROZEN,
+        NodeAttached: Row(returning.on_found, (S.ADMITTING,)),
     },
     S.FETCHING: {
         Fetched: Row(returning.on_fetched, (S.FETCHING, S.CLEARING)),
         WorkerExited: _OLD,
         **_trouble(S.FETCHING),
+        NodeAttached: Row(returning.on_found, (S.FETCHING,)),
     },
     S.CLEARING: {
         Fetched: _ANSWERED,

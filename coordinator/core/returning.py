@@ -12,12 +12,14 @@ from typing import Any, ClassVar
 
 from coordinator.core.action import Action, Member, Round
 from coordinator.core.commands import AdmitRestore, Announce, Command, FenceWorkers, PutRestore
+from coordinator.core.connections import of_the_job
 from coordinator.core.errors import AllstopError, BugError, RestoreFailed
 from coordinator.core.events import (
     Cleared,
     Fetched,
     GpuRestored,
     GpuUnlocked,
+    NodeAttached,
     NodeReported,
     OrderAnswered,
     Released,
@@ -26,6 +28,7 @@ from coordinator.core.events import (
     WorkerExited,
 )
 from coordinator.core.model import (
+    Cut,
     Endpoint,
     Phase,
     Plan,
@@ -56,6 +59,8 @@ class Restore(Action[RestoreState]):
     records: dict[int, WorkerRecord] = field(default_factory=dict)
     root_pids: dict[int, int] = field(default_factory=dict)
     ordered: bool = False
+    cleared: bool = False  # CLEAR was ordered: the old incarnation is gone, or partly
+    admitted: bool = False  # the incarnation is raised in the store
 
     def record(self) -> RestoreRecord:
         """The restore as etcd keeps it."""
@@ -153,6 +158,8 @@ def from_record(record: RestoreRecord, *, epoch: int, policy: Policy, now: float
         snapshot_id=record.snapshot,
         old_incarnation=record.incarnation - 1,
         ordered=True,
+        cleared=record.state not in (S.ADMITTING, S.FETCHING),
+        admitted=True,
         adopted=True,
     )
 
@@ -172,7 +179,7 @@ def moved(endpoint: Endpoint, addresses: Mapping[str, str]) -> Endpoint:
 def on_admitted(r: Restore, event: RestoreAdmitted, now: float) -> list[Command]:
     """The record stands and no other restore can win: bring the images to the nodes."""
     r.close_round(Phase.ADMIT, now)
-    r.ordered = True
+    r.ordered = r.admitted = True
     sent = r.open_round(Phase.FETCH, r.policy.fetch_s, now)
     r.move(S.FETCHING, f"recorded as incarnation {r.incarnation}; images are brought to the nodes")
     return [*_orders(r, sent, now), r.announce(now)]
@@ -186,20 +193,33 @@ def on_fetched(r: Restore, event: Fetched, now: float) -> list[Command]:
     sent = r.open_round(
         Phase.CLEAR, r.policy.clear_s, now, holds=True, hold_extra_s=r.policy.margin_s
     )
+    r.cleared = True
     r.move(S.CLEARING, f"every image is in place; incarnation {r.old_incarnation} is cleared away")
     addresses = {move.old: move.new for move in r.plan.addresses}
+    own = of_the_job(r.records.values())
     commands: list[Command] = [
         r.order(
             member,
             sent,
             now,
             record=r.records[member.worker],
-            connections=tuple(moved(c, addresses) for c in r.records[member.worker].connections),
+            connections=tuple(moved(end, addresses) for end in own[member.worker]),
             **_common(r),
         )
         for member in sent.awaited.values()
     ]
-    return [*commands, *_fence_strays(r), r.announce(now)]
+    return [PutRestore(r.record()), *commands, *_fence_strays(r), r.announce(now)]
+
+
+def on_found(r: Restore, event: NodeAttached, now: float) -> list[Command]:
+    """A node came (back) with workers of the job for which the plan has no place there."""
+    node = event.facts.node
+    for state in event.workers:
+        member = r.members.get(state.worker)
+        if state.job == r.job and state.state != "exited" and (not member or member.node != node):
+            r.strays[(node, state.worker)] = state
+    r.ignore("the plan was settled when the restore began")
+    return []
 
 
 def _fence_strays(r: Restore) -> list[Command]:
@@ -298,7 +318,7 @@ def on_released(r: Restore, event: Released, now: float) -> list[Command]:
     more = _answered(r, event, Phase.RELEASE, now)
     if more is not None:
         return more
-    step = f" at step {r.snapshot.step}" if r.snapshot else ""
+    step = f" at step {r.snapshot.step}" if r.snapshot and r.snapshot.cut is Cut.STEP else ""
     r.move(S.RUNNING, r.with_notes(f"snapshot {r.snapshot_id} runs again{step}"))
     record = r.record()
     return [PutRestore(record), r.announce(now, last=True, restore=record)]

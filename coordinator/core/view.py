@@ -18,10 +18,10 @@ class JobView:
     job: JobRecord
     workers: tuple[WorkerState, ...]  # of the present incarnation, by number
     nodes: tuple[str, ...]  # where these workers are, in the same order
-    state: str  # running, checkpointing, restoring, incomplete, exited, unknown
+    state: str  # running, checkpointing, restoring, starting, incomplete, exited, unknown
     action: str = ""  # the attempt or restore that has the job
     step: int = 0  # highest boundary seen
-    latest_unix_s: float = 0.0  # when the newest snapshot was committed; 0: by an earlier leader
+    latest_unix_s: float = 0.0  # when the newest snapshot was committed; 0: there is none
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,11 @@ def _job(cluster: Cluster, job: Job, action: AnyAction | None) -> JobView:
 def _state(job: Job, states: list[WorkerState], action: AnyAction | None) -> str:
     if action is not None:
         return "checkpointing" if isinstance(action, Attempt) else "restoring"
-    if not job.places:
-        return "unknown"
     alive = [s for s in states if s.state != "exited"]
+    if job.fresh and not alive:
+        return "starting"
+    if not job.known:
+        return "unknown"
     if states and not alive:
         return "exited"
     return "running" if len(alive) == job.workers else "incomplete"

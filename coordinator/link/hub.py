@@ -138,6 +138,10 @@ class Hub:
         """Tell a shim which of its workers may not go on."""
         return self._send(fence.node, wire.fence_message(self.epoch, fence.reason, fence.workers))
 
+    def admit(self, admission: commands.AdmitWorker) -> bool:
+        """Tell a shim that its worker is the job's, and in which incarnation."""
+        return self._send(admission.node, wire.admitted_message(self.epoch, admission))
+
     async def ask(
         self, files: Sequence[ProgramFile], *, deadline_s: float = QUESTION_DEADLINE_S
     ) -> tuple[NodeFacts, ...]:

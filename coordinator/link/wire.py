@@ -53,6 +53,7 @@ def _dump(order: commands.SendOrder, message: shim_pb2.Order) -> None:
 def _undo(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.undo.reason = order.reason
     message.undo.kill = order.kill
+    message.undo.keep = order.keep
 
 
 def _fetch(order: commands.SendOrder, message: shim_pb2.Order) -> None:
@@ -118,6 +119,18 @@ def fence_message(
     message.fenced.reason = reason
     message.fenced.workers.extend(to_proto(worker, records_pb2.WorkerState) for worker in workers)
     return message
+
+
+def admitted_message(epoch: int, admission: commands.AdmitWorker) -> shim_pb2.CoordinatorMessage:
+    """Tell a shim in which incarnation its worker is the job's."""
+    return shim_pb2.CoordinatorMessage(
+        admitted=shim_pb2.Admitted(
+            epoch=epoch,
+            job=admission.job,
+            worker=admission.worker,
+            incarnation=admission.incarnation,
+        )
+    )
 
 
 def welcome_message(

@@ -33,6 +33,9 @@ class Orders(Protocol):
     def fence(self, fence: commands.FenceWorkers) -> bool:
         """Tell a shim which of its workers may not go on."""
 
+    def admit(self, admission: commands.AdmitWorker) -> bool:
+        """Tell a shim in which incarnation its worker is the job's."""
+
 
 class Writes(Protocol):
     """Where records go: the store, one write of a job after another."""
@@ -77,6 +80,8 @@ class ControlLoop:
         self._effects: dict[type[commands.Command], Callable[..., object]] = {
             commands.SendOrder: orders.order,
             commands.FenceWorkers: orders.fence,
+            commands.AdmitWorker: orders.admit,
+            commands.BeginRun: writes.write,
             commands.PutAttempt: writes.write,
             commands.CommitSnapshot: writes.write,
             commands.AdmitRestore: writes.write,

@@ -82,6 +82,7 @@ class Reign:
                 jobs=loaded.jobs,
                 attempts=loaded.attempts,
                 restores=loaded.restores,
+                latest_unix_s=loaded.latest_unix_s,
                 now=self._clock(),
             )
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from typing import TypeVar
 
 import structlog
 
@@ -26,7 +27,15 @@ SETTLE_PAUSE_S = 0.2
 SETTLE_PAUSE_MAX_S = 2.0
 LANE_MAX = 256
 
-_Write = commands.PutAttempt | commands.CommitSnapshot | commands.AdmitRestore | commands.PutRestore
+_Answer = TypeVar("_Answer")
+
+_Write = (
+    commands.BeginRun
+    | commands.PutAttempt
+    | commands.CommitSnapshot
+    | commands.AdmitRestore
+    | commands.PutRestore
+)
 
 
 class Writer:
@@ -54,6 +63,7 @@ class Writer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._jobs: dict[str, JobRecord] = {}  # as last put
         self._carry_out: dict[type, Callable[..., Awaitable[events.Event]]] = {
+            commands.BeginRun: self._begin_run,
             commands.PutAttempt: self._put_attempt,
             commands.CommitSnapshot: self._commit,
             commands.AdmitRestore: self._admit_restore,
@@ -140,6 +150,11 @@ class Writer:
             self._refused(command, BugError(f"writing failed: {error!r}", definite=False))
 
     def _refused(self, command: _Write, error: AllstopError) -> None:
+        if isinstance(command, commands.BeginRun):
+            job = command.record.job
+            log.warning("a new run is not recorded", job=job, error=str(error))
+            self._tell(events.RunRefused(job, failure_of(error.at(job=job))))
+            return
         record = command.record
         action = record.restore if isinstance(record, RestoreRecord) else record.attempt
         log.warning(
@@ -157,15 +172,23 @@ class Writer:
             else events.StoreRefused(action, failure)
         )
 
-    async def _bounded(self, writing: Awaitable[None], what: str) -> None:
+    async def _bounded(self, writing: Awaitable[_Answer], what: str) -> _Answer:
         try:
             async with asyncio.timeout(self._write_deadline_s):
-                await writing
+                return await writing
         except TimeoutError:
             raise StoreError(
                 f"the store did not answer within {self._write_deadline_s:g} s: {what}",
                 definite=False,
             ) from None
+
+    async def _begin_run(self, command: commands.BeginRun) -> events.Event:
+        record = command.record
+        begun: JobRecord = await self._bounded(
+            self._store.begin_run(record, command.old_incarnation), f"a new run of job {record.job}"
+        )
+        self._jobs.pop(record.job, None)
+        return events.RunBegun(begun)
 
     async def _put_attempt(self, command: commands.PutAttempt) -> events.Event:
         record = command.record
@@ -184,12 +207,24 @@ class Writer:
             self._jobs[job] = known
 
     async def _admit_restore(self, command: commands.AdmitRestore) -> events.Event:
-        record = command.record
-        await self._bounded(
-            self._store.admit_restore(record, command.old_incarnation),
-            f"restore {record.restore} of job {record.job}",
-        )
-        return events.RestoreAdmitted(record.restore)
+        """Admit it, and where the answer was lost ask again, which the store knows for the same.
+
+        Whether the incarnation is raised must be known: a job of another one cannot be saved.
+        """
+        record, pause_s = command.record, self._settle_pause_s
+        while True:
+            try:
+                await self._bounded(
+                    self._store.admit_restore(record, command.old_incarnation),
+                    f"restore {record.restore} of job {record.job}",
+                )
+                return events.RestoreAdmitted(record.restore)
+            except StoreError as error:
+                if error.definite:
+                    raise
+                log.warning("cannot settle the admission yet", job=record.job, error=str(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
 
     async def _put_restore(self, command: commands.PutRestore) -> events.Event:
         record = command.record

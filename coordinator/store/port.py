@@ -15,8 +15,8 @@ Nothing here is repeated by itself once it may have reached etcd.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from coordinator.core.errors import StoreError
@@ -44,6 +44,7 @@ class Loaded:
     attempts: tuple[AttemptRecord, ...]  # those that have not ended
     restores: tuple[RestoreRecord, ...]  # those that have not ended
     damaged: tuple[StoreError, ...] = ()  # values that cannot be read; each names its key
+    latest_unix_s: Mapping[str, float] = field(default_factory=dict)  # by job; only `load` fills it
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,13 @@ class Store(Protocol):
 
     async def put_job(self, record: JobRecord) -> None:
         """Create or change a job; `latest` is left as it is and `incarnation` never gets lower."""
+
+    async def begin_run(self, record: JobRecord, old_incarnation: int) -> JobRecord:
+        """Record a new run of a job, under an incarnation above `old_incarnation` and the stored.
+
+        Makes a job that is not there yet. Returns the record as it is now, `latest` left out.
+        Asking again after a lost answer gives a still higher incarnation.
+        """
 
     async def put_attempt(self, record: AttemptRecord) -> None:
         """Write an attempt's record; a committed attempt never goes back to ABORTING or ABORTED."""

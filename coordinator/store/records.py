@@ -7,6 +7,7 @@ this store last saw (`writing`). One job's writes go one after the other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from coordinator.codec import encode
@@ -51,7 +52,17 @@ class Records(Writer):
         listing = await self._listing()
         loaded = self._loaded(listing)
         self._remember(listing, loaded)
-        return loaded
+        return replace(loaded, latest_unix_s=await self._latest_unix_s(loaded))
+
+    async def _latest_unix_s(self, loaded: Loaded) -> dict[str, float]:
+        """When the newest snapshot of each job was committed, where that can be read."""
+        keys = [self.keys.snapshot(job.job, job.latest) for job in loaded.jobs if job.latest]
+        found: dict[str, float] = {}
+        for item in await self._points(keys, loaded.revision):
+            with suppress(StoreError):
+                made = self.record_of(Snapshot, item)
+                found[made.job] = made.committed_unix_s
+        return found
 
     async def put_job(self, record: JobRecord) -> None:
         """Create or change a job; `latest` stays, `incarnation` never gets lower."""
@@ -70,6 +81,22 @@ class Records(Writer):
                 try:
                     await self._write([mod(key, found)], [Put(key, value)])
                     return
+                except Conflict:
+                    continue
+            raise restless(key, where)
+
+    async def begin_run(self, record: JobRecord, old_incarnation: int) -> JobRecord:
+        """Record a new run under an incarnation above all earlier ones."""
+        key, where = self.keys.job(record.job), Where(job=record.job)
+        async with self._lock(record.job):
+            for _ in range(ROUNDS_MAX):
+                found = (await self.kv.read(Range(key))).found[0]
+                stored = self._first(JobRecord, found)
+                highest = max(old_incarnation, stored.incarnation if stored is not None else 0)
+                begun = replace(record, incarnation=highest + 1, latest="")
+                try:
+                    await self._write([mod(key, found)], [Put(key, encode(begun))])
+                    return begun
                 except Conflict:
                     continue
             raise restless(key, where)

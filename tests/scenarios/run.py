@@ -15,7 +15,7 @@ from pathlib import Path
 from coordinator.core import commands, events
 from coordinator.core.errors import IllegalEvent
 from coordinator.core.model import Cut, Failure, Finding, Phase, Severity
-from tests.support.core_shims import Node, facts
+from tests.support.core_shims import Node, Worker, facts
 from tests.support.core_world import World
 
 HERE = Path(__file__).parent
@@ -40,6 +40,12 @@ def command_line(command: commands.Command) -> str:
     if isinstance(command, commands.FenceWorkers):
         fenced = " ".join(f"{s.job}/{s.worker}" for s in command.workers)
         return f"fence {command.node} {fenced}: {command.reason}"
+    if isinstance(command, commands.AdmitWorker):
+        who = f"{command.job}/{command.worker}"
+        return f"admit {who} on {command.node} (incarnation {command.incarnation})"
+    if isinstance(command, commands.BeginRun):
+        record = command.record
+        return f"store BeginRun incarnation {record.incarnation}, {record.workers} workers"
     assert isinstance(command, commands.Refuse)
     failure = command.failure
     return "\n".join(
@@ -100,6 +106,14 @@ class Scenario:
         """A job starts with one worker of two ranks on each node named."""
         self.world.start(job, list(nodes), ranks=2, at=10)
 
+    def do_run(self, job: str, worker: str, workers: str, node: str) -> None:
+        """`shim run` on a node that had no shim, or whose shim ended: `run llm 1 2 node-3`."""
+        at = self.world.nodes[node]
+        number, count = int(worker), int(workers)
+        made = Worker(job, number, count, count * 2, {number * 2 + r: 1 for r in range(2)})
+        at.workers[(job, number)] = made
+        self.world.attach(node, new_session=True)
+
     def do_steps(self, job: str, *boundaries: str) -> None:
         """Ranks 0, 1, … have finished these steps."""
         for node in self.world.nodes.values():
@@ -150,6 +164,8 @@ class Scenario:
             self.world.event(events.StoreRefused(write.record.attempt, failure))
         elif isinstance(write, commands.AdmitRestore | commands.PutRestore):
             self.world.event(events.StoreRefused(write.record.restore, failure))
+        elif isinstance(write, commands.BeginRun):
+            self.world.event(events.RunRefused(write.record.job, failure))
 
     def _orders(self, phase: str, worker: str) -> list[commands.SendOrder]:
         return [

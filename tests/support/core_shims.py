@@ -18,6 +18,7 @@ from coordinator.core.model import (
     WorkerRecord,
     WorkerState,
 )
+from coordinator.core.returning import moved
 
 GIB = 1 << 30
 PROGRAM = ProgramFile("/usr/bin/python3", 1000, "d1")
@@ -46,9 +47,20 @@ def facts(node: str, **changes: object) -> NodeFacts:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
+def ring(addresses: list[str], worker: int) -> tuple[Endpoint, ...]:
+    """Connections of a worker to the next one and from the one before it."""
+    count = len(addresses)
+    after, before = (worker + 1) % count, (worker - 1) % count
+    mine = addresses[worker]
+    return (
+        Endpoint(mine, 5000 + worker, addresses[after], 6000 + after),
+        Endpoint(mine, 6000 + worker, addresses[before], 5000 + before),
+    )
+
+
 @dataclass
 class Worker:
-    """One worker as its shim has it."""
+    """One worker as its shim has it; without an incarnation until it is told one."""
 
     job: str
     worker: int
@@ -57,6 +69,7 @@ class Worker:
     boundaries: dict[int, int]
     incarnation: int = 0
     findings: tuple[Finding, ...] = ()
+    connections: tuple[Endpoint, ...] = ()
     held_by: str = ""
     held_until: float = NEVER
     state: str = "running"
@@ -214,6 +227,8 @@ class Node:
             state="restored",
             parked=True,
         )
+        addresses = {move.old: move.new for move in order.addresses}
+        made.connections = tuple(moved(end, addresses) for end in order.record.connections)
         self.workers[(order.job, order.worker)] = made
         return events.Restored(*place, 1000)
 
@@ -223,7 +238,6 @@ class Node:
         ranks = tuple(
             RankState(r, i, 1001 + i, b, True) for i, (r, b) in enumerate(boundaries.items())
         )
-        other = f"10.0.0.{9 - worker.worker}"
         return WorkerRecord(
             job=worker.job,
             worker=worker.worker,
@@ -236,7 +250,7 @@ class Node:
             memory_bytes=2 * GIB,
             manifest=f"{action}/{worker.worker}" if stored else "",
             manifest_digest=f"m{worker.worker}" if stored else "",
-            connections=(Endpoint(self.facts.address, 5000, other, 6000),),
+            connections=worker.connections,
             programs=(PROGRAM,),
             architecture=self.facts.architecture,
             cpu_flags=self.facts.cpu_flags,

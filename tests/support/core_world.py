@@ -5,6 +5,7 @@ so a test decides the order of things and repeats them exactly.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from coordinator.core import commands, events
 from coordinator.core.control import Control
@@ -17,7 +18,7 @@ from coordinator.core.model import (
     Snapshot,
 )
 from coordinator.core.policy import Policy
-from tests.support.core_shims import NEVER, Node, Worker
+from tests.support.core_shims import NEVER, Node, Worker, ring
 
 WAKEUPS_MAX = 1000
 
@@ -62,6 +63,8 @@ class World:
                     self.orders.append(command)
             elif isinstance(command, commands.FenceWorkers):
                 self._fence(command)
+            elif isinstance(command, commands.AdmitWorker):
+                self._admit(command)
             elif isinstance(command, commands.Announce):
                 if command.last:
                     self.last[command.action] = command
@@ -76,6 +79,12 @@ class World:
             if gone is not None and gone.incarnation == state.incarnation:
                 self.nodes[command.node].workers.pop((state.job, state.worker))
 
+    def _admit(self, command: commands.AdmitWorker) -> None:
+        node = self.nodes[command.node]
+        worker = node.workers.get((command.job, command.worker))
+        if node.attached and worker is not None:
+            worker.incarnation = max(worker.incarnation, command.incarnation)
+
     # -- the store -----------------------------------------------------------------------------
 
     def store(self) -> None:
@@ -89,7 +98,10 @@ class World:
     def store_one(self) -> None:
         """The store carries out the oldest write and answers."""
         write = self.writes.pop(0)
-        if isinstance(write, commands.PutAttempt):
+        if isinstance(write, commands.BeginRun):
+            self.jobs[write.record.job] = write.record
+            self.event(events.RunBegun(write.record))
+        elif isinstance(write, commands.PutAttempt):
             self.attempts[write.record.attempt] = write.record
             self.event(events.AttemptStored(write.record.attempt, write.record.state))
         elif isinstance(write, commands.CommitSnapshot):
@@ -102,6 +114,8 @@ class World:
             self.event(events.SnapshotCommitted(made.snapshot))
         elif isinstance(write, commands.AdmitRestore):
             self.restores[write.record.restore] = write.record
+            job = self.jobs[write.record.job]
+            self.jobs[job.job] = replace(job, incarnation=write.record.incarnation)
             self.event(events.RestoreAdmitted(write.record.restore))
         elif isinstance(write, commands.PutRestore):
             self.restores[write.record.restore] = write.record
@@ -130,12 +144,15 @@ class World:
         self.event(kind(name, f"s{node.session}", reason))
 
     def start(self, job: str, nodes: list[str], *, ranks: int = 1, at: int = 10) -> None:
-        """Workers of a job start, one on each node named, and their shims report it."""
+        """Workers of a job are launched, one on each node named, and become the job."""
+        addresses = [self.nodes[name].facts.address for name in nodes]
         for worker, name in enumerate(nodes):
             own = range(worker * ranks, (worker + 1) * ranks)
             made = Worker(job, worker, len(nodes), len(nodes) * ranks, {r: at + r % 2 for r in own})
+            made.connections = ring(addresses, worker)
             self.nodes[name].workers[(job, worker)] = made
             self.report(name)
+        self.store()
 
     def report(self, name: str) -> None:
         """A shim tells how its workers are."""
@@ -224,13 +241,8 @@ class World:
         name = f"c{self.epoch}"
         self.control = Control(epoch=self.epoch, coordinator=name, policy=self.policy)
         self.orders, self.writes = [], []
-        jobs = dict(self.jobs)
-        for r in self.restores.values():
-            old = jobs[r.job]
-            raised = max(old.incarnation, r.incarnation)
-            jobs[r.job] = JobRecord(old.job, old.workers, old.world_size, raised, old.latest)
         decided = self.control.adopt(
-            jobs=list(jobs.values()),
+            jobs=list(self.jobs.values()),
             attempts=list(self.attempts.values()),
             restores=list(self.restores.values()),
             now=self.now,

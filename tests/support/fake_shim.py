@@ -69,6 +69,7 @@ class FakeShim:
         self.behaviour = behaviour or Behaviour()
         self.orders: list[shim_pb2.Order] = []
         self.fenced: list[shim_pb2.Fenced] = []
+        self.restored: set[str] = set()  # by these restores
         self.epoch = 0
         self.ended: str | None = None
         self.ranks = ranks
@@ -235,6 +236,12 @@ class FakeShim:
             for worker in message.fenced.workers:
                 self.workers.pop((worker.job, worker.worker), None)
             await self.report()
+        elif kind == "admitted":
+            key = message.admitted.job, message.admitted.worker
+            if key in self.workers:
+                incarnation = message.admitted.incarnation
+                self.workers[key] = replace(self.workers[key], incarnation=incarnation)
+            await self.report()
         elif kind == "question":
             facts = replace(
                 self.facts,
@@ -312,7 +319,9 @@ class FakeShim:
         key = order.job, order.worker
         if phase is Phase.STOP:
             self.workers[key] = replace(self.workers[key], state="stopped")
-        elif (phase is Phase.UNDO and order.undo.kill) or phase is Phase.CLEAR:
+        elif phase is Phase.CLEAR or (
+            phase is Phase.UNDO and order.undo.kill and order.action in self.restored
+        ):
             self.workers.pop(key, None)
         elif phase is Phase.RESTORE:
             self.ranks = len(order.restore.record.ranks)
@@ -320,6 +329,7 @@ class FakeShim:
                 order.job, order.worker, order.restore.workers, order.restore.incarnation
             )
             self.workers[key] = replace(state, state="restored", action=order.action)
+            self.restored.add(order.action)
             result.root_pid = order.restore.record.root_pid
         elif phase is Phase.RELEASE:
             self.workers[key] = replace(self.workers[key], state="running", action="")

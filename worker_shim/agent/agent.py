@@ -119,6 +119,8 @@ class Agent:
             self._on_order(message.order)
         elif kind == "fenced":
             self._spawn(self._on_fenced(message.fenced))
+        elif kind == "admitted":
+            self._on_admitted(message.admitted)
         elif kind == "question":
             self._on_question(message.question)
         elif kind == "welcome":
@@ -136,6 +138,19 @@ class Agent:
             return
         lane.submit(order)
 
+    def _on_admitted(self, admitted: shim_pb2.Admitted) -> None:
+        """The worker is the job's in this incarnation; a coordinator of the past is ignored."""
+        try:
+            self._fence.admit(admitted.epoch)
+        except Fenced as error:
+            log.warning("admission of the past ignored", why=str(error))
+            return
+        lane = self._lanes.get((admitted.job, admitted.worker))
+        if lane is not None and lane.worker.state:
+            lane.worker.admit(admitted.incarnation)
+            log.info("taken in", worker=lane.worker.name, incarnation=admitted.incarnation)
+            self._note()
+
     async def _on_fenced(self, fenced: shim_pb2.Fenced) -> None:
         """Kill the workers that are not the job any more; the stream is kept."""
         try:
@@ -148,6 +163,7 @@ class Agent:
             if lane is None or not lane.worker.state:
                 continue
             log.warning("worker is fenced", worker=lane.worker.name, why=fenced.reason)
+            lane.worker.fenced = fenced.reason
             try:
                 await lane.alone(put_out)
             except AllstopError as error:

@@ -28,7 +28,7 @@ class HookFiles:
     ) -> tuple[Page, dict[str, str], tuple[str, ...]]:
         """Make hook and page anew for a worker that is about to start."""
         install.install(directory / HOOK)
-        page = ControlPage.create(directory / PAGE, slots, incarnation=1)
+        page = ControlPage.create(directory / PAGE, slots)
         additions, notes = install.environment(
             base, directory / HOOK, directory / PAGE, worker=worker
         )

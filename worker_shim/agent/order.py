@@ -37,6 +37,7 @@ class Order:
     incarnation: int = 0
     reason: str = ""
     kill: bool = False
+    keep: bool = False
     record: WorkerRecord | None = None
     addresses: tuple[AddressMove, ...] = ()
     connections: tuple[Endpoint, ...] = ()

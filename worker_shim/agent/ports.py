@@ -49,6 +49,9 @@ class Page(Protocol):
     def release(self) -> None:
         """Lower the flag; no error when it is not up."""
 
+    def set_incarnation(self, incarnation: int) -> None:
+        """Say in which incarnation of the job the ranks are."""
+
     def snapshot(self) -> tuple[dict[str, int], tuple[dict[str, int], ...]]:
         """All fields, as the manifest keeps them."""
 

@@ -33,7 +33,8 @@ async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
 
     Returns the exit code: the worker's own, 128 + N when signal N ended the worker or the shim, 0
     for a worker that was stopped on purpose. Raises SetupError, DriverError (missing binary, no
-    store) and BadRequest with nothing left running.
+    store), BadRequest, and Fenced for a worker that was not or is not the job, with nothing left
+    running.
     """
     if not structlog.is_configured():  # stdout is the worker's
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
@@ -64,6 +65,12 @@ async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
             if follower is not None and spec is not None and spec.follow:
                 follower.catch_up()
             await stream.leave(reason, deadline_s=options.goodbye_s)
+            if worker is not None and worker.fenced and not worker.state:
+                raise Fenced(
+                    worker.fenced,
+                    where=worker.where,
+                    advice="`allstop jobs` and `allstop nodes` show where the job runs",
+                )
             return code
         finally:
             await agent.stop()

@@ -71,19 +71,22 @@ async def undo(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.undone.add(order.action)
     if order.kill:
         return await put_away(worker, order.action, deadline)
-    return await put_back(worker, order.action, deadline, delete=True)
+    return await put_back(worker, order.action, deadline, delete=True, keep=order.keep)
 
 
-async def put_back(worker: Worker, action: str, deadline: Deadline, *, delete: bool) -> Outcome:
+async def put_back(
+    worker: Worker, action: str, deadline: Deadline, *, delete: bool, keep: bool = False
+) -> Outcome:
     """The worker runs as before; with `delete` nothing staged or stored of the action is left.
 
-    Raises DriverError, and the worker is faulted, when it still is held afterwards.
+    With `keep` only what is stored is left, since it may be a snapshot's. Raises DriverError, and
+    the worker is faulted, when it still is held afterwards.
     """
     if worker.action in ("", action):
         await _let_go(worker, deadline)
     held_ms = worker.end_hold() if worker.action == action else worker.last_held_ms
     if delete:
-        await _delete(worker, action)
+        await _delete(worker, action, stored=not keep)
     return Outcome(held_ms=held_ms, note=worker.state)
 
 
@@ -125,18 +128,21 @@ async def put_away(worker: Worker, action: str, deadline: Deadline) -> Outcome:
         worker.leave_directory()
     if worker.restoration is not None and worker.restoration.action == action:
         worker.restoration = None
-    await _delete(worker, action)
+    await _delete(worker, action, stored=False)
     return Outcome(note="what was restored is gone")
 
 
-async def _delete(worker: Worker, action: str) -> None:
-    """Nothing of the action stays: staging, and what is in the store but in no snapshot."""
+async def _delete(worker: Worker, action: str, *, stored: bool) -> None:
+    """Nothing of the action stays in staging, nor, with `stored`, in the store.
+
+    That is looked up by name: an earlier shim of this node may have put it there and died.
+    """
     worker.dumped.pop(action, None)
-    drop = worker.drivers.staging.drop
+    drop, store = worker.drivers.staging.drop, worker.drivers.store
     await asyncio.to_thread(drop, worker.job, worker.worker, action)
-    place = worker.published.pop(action, "")
-    if place:
-        await worker.drivers.store.delete(place)
+    if stored:
+        worker.published.pop(action, None)
+        await store.delete(store.place(worker.job, action, worker.worker))
 
 
 async def _try(step: Awaitable[None], trouble: list[str]) -> None:

@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 LOG_TAIL_BYTES = 4096
 LAUNCH_S_MAX = 20.0
+FRESH = 0  # incarnation of a launched worker before a coordinator has taken it into a run
 
 Notice = Callable[["Worker"], None]
 
@@ -63,6 +64,7 @@ class Worker:
     held_since: float | None = None
     last_held_ms: int = 0
     stopped: bool = False  # a STOP order ended it
+    fenced: str = ""  # why it was ended: it is not the job, or not any more
     ending: bool = False  # it is being killed on purpose: nobody needs to hear of its exit
     findings: tuple[Finding, ...] = ()
     ranks: tuple[RankState, ...] = ()
@@ -152,7 +154,7 @@ class Worker:
             cwd=spec.cwd,
             log=self.directory / LOG,
         )
-        self.adopt(await self.drivers.process.launch(launch, deadline_s=LAUNCH_S_MAX), 1)
+        self.adopt(await self.drivers.process.launch(launch, deadline_s=LAUNCH_S_MAX), FRESH)
         self.state = "running"
         return notes
 
@@ -183,6 +185,12 @@ class Worker:
         self.watching = asyncio.get_running_loop().create_task(
             self._watch(root_pid), name=f"watch {self.name}"
         )
+
+    def admit(self, incarnation: int) -> None:
+        """A coordinator says in which incarnation it is the job's; that never goes back."""
+        self.incarnation = max(self.incarnation, incarnation)
+        if self.page is not None:
+            self.page.set_incarnation(self.incarnation)
 
     async def _watch(self, root_pid: int) -> None:
         code = await self.drivers.process.wait(root_pid)
@@ -262,7 +270,7 @@ class Worker:
     @property
     def restorable(self) -> bool:
         """Whether there may be a snapshot that it can come back from."""
-        return bool(self.published) or self.incarnation > 1
+        return bool(self.published or self.restored_by)
 
     def log_tail(self) -> str:
         """The last lines of its output."""

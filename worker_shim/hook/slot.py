@@ -21,6 +21,7 @@ from worker_shim.hook.page import (
 
 HOLD = HEADER_FIELDS.index("hold")
 TARGET = HEADER_FIELDS.index("target")
+INCARNATION = HEADER_FIELDS.index("incarnation")
 SLOTS = HEADER_FIELDS.index("slots")
 WORKER_VARIABLE = "ALLSTOP_WORKER"
 START_TOLERANCE_TICKS = 2

@@ -65,8 +65,7 @@ class DirectoryStore:
         A crash half-way leaves only a directory under `partial/` that `sweep` removes.
         Raises DriverError: store full or unreachable, deadline passed, place taken.
         """
-        names = (checked_name(manifest.job, "job"), checked_name(manifest.action, "action"))
-        place = "/".join((*names, str(manifest.worker)))
+        place = self.place(manifest.job, manifest.action, manifest.worker)
         half = self.root / PARTIAL / f"{place.replace('/', '.')}.{secrets.token_hex(4)}"
         copies = await asyncio.to_thread(_staged_files, staged, half)
         job = Transfer(sum(copy.size_bytes for copy in copies), progress)
@@ -117,6 +116,10 @@ class DirectoryStore:
         job = Transfer(0, progress)
         work = partial(_fetch, source, digest, into, job)
         return await bounded(work, job, deadline_s, f"reading {place} from the image store")
+
+    def place(self, job: str, action: str, worker: int) -> str:
+        """Where `put` publishes the images of an action, relative to the root."""
+        return f"{checked_name(job, 'job')}/{checked_name(action, 'action')}/{worker}"
 
     async def delete(self, place: str) -> None:
         """Remove what `put` published; it vanishes at once, its bytes a moment later."""

@@ -35,7 +35,7 @@ class FakeImageStore:
     ) -> tuple[str, str]:
         """Keep every staged file; nothing is kept when `failure` is set."""
         self._fail()
-        place = f"{manifest.job}/{manifest.action}/{manifest.worker}"
+        place = self.place(manifest.job, manifest.action, manifest.worker)
         if place in self.published:
             raise DriverError(f"{place} exists already")
         content = await asyncio.to_thread(_staged_files, staged)
@@ -74,6 +74,10 @@ class FakeImageStore:
         total = sum(file.size_bytes for file in manifest.files)
         progress(total, total)
         return manifest
+
+    def place(self, job: str, action: str, worker: int) -> str:
+        """As a real store names it."""
+        return f"{job}/{action}/{worker}"
 
     async def delete(self, place: str) -> None:
         """Forget it; no error when it is not there."""

@@ -73,6 +73,9 @@ class ImageStore(Protocol):
         Raises DriverError naming the file that is missing or differs.
         """
 
+    def place(self, job: str, action: str, worker: int) -> str:
+        """Where `put` publishes the images of an action."""
+
     async def delete(self, place: str) -> None:
         """Remove what `put` published; no error when it is gone."""
 

@@ -26,7 +26,7 @@ from worker_shim.hook.page import (
     STATE_HELD,
     page_bytes,
 )
-from worker_shim.hook.slot import HOLD, SLOTS, TARGET, Slot, same_start
+from worker_shim.hook.slot import HOLD, INCARNATION, SLOTS, TARGET, Slot, same_start
 from worker_shim.process.barrier import memory_barrier
 from worker_shim.process.clocks import start_seen_by
 from worker_shim.process.port import Tree
@@ -144,6 +144,10 @@ class ControlPage:
         """Lower the flag: ranks that are held or parked go on at once. Safe to repeat."""
         self._words[HOLD] = 0
         self._words[TARGET] = 0
+
+    def set_incarnation(self, incarnation: int) -> None:
+        """Say in which incarnation of the job the ranks are; 0: no coordinator has said yet."""
+        self._words[INCARNATION] = incarnation
 
     async def wait_parked(
         self, tree: Tree | None = None, *, deadline_s: float

@@ -82,16 +82,18 @@ class Progress(_message.Message):
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "order", "fenced", "question")
+    __slots__ = ("welcome", "order", "fenced", "question", "admitted")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     order: Order
     fenced: Fenced
     question: Question
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ...) -> None: ...
+    admitted: Admitted
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "coordinator", "report_interval_ms")
@@ -112,6 +114,18 @@ class Fenced(_message.Message):
     reason: str
     workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
     def __init__(self, epoch: _Optional[int] = ..., reason: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ...) -> None: ...
+
+class Admitted(_message.Message):
+    __slots__ = ("epoch", "job", "worker", "incarnation")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    job: str
+    worker: int
+    incarnation: int
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("question", "files")
@@ -204,12 +218,14 @@ class StopOrder(_message.Message):
     def __init__(self) -> None: ...
 
 class UndoOrder(_message.Message):
-    __slots__ = ("reason", "kill")
+    __slots__ = ("reason", "kill", "keep")
     REASON_FIELD_NUMBER: _ClassVar[int]
     KILL_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     reason: str
     kill: bool
-    def __init__(self, reason: _Optional[str] = ..., kill: _Optional[bool] = ...) -> None: ...
+    keep: bool
+    def __init__(self, reason: _Optional[str] = ..., kill: _Optional[bool] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class FetchOrder(_message.Message):
     __slots__ = ("record",)

@@ -174,13 +174,15 @@ def assert_failed(went: Followed, node: str) -> None:
     assert node in f"{went.error} {went.error.details}"
 
 
-async def test_an_admission_whose_answer_was_lost_starts_nothing() -> None:
+@pytest.mark.parametrize("fault", [Fault.LOST_NOT_APPLIED, Fault.LOST_APPLIED])
+async def test_an_admission_whose_answer_was_lost_is_asked_for_again(fault: Fault) -> None:
     store = MemoryStore()
     async with cluster(2, spares=1, store=store) as case:
         await saved(case)
         await lose(case, 1)
-        store.memory.fail_next(Fault.LOST_NOT_APPLIED, "/restores/")
+        store.memory.fail_next(fault, "/restores/")
         went = await follow(case.client.restore("llm"))
-        assert went.error is not None
-        assert Phase.FETCH not in case.shims[2].phases()
-        assert (await follow(case.client.restore("llm"))).error is None
+        assert went.error is None
+        assert case.shims[2].phases().count(Phase.FETCH) == 1
+        (job,) = await case.client.jobs()
+        assert job.job.incarnation == 2

@@ -142,7 +142,7 @@ class FakePage:
         self.boundary = boundary
         self.lazy = False
         self.world_size = 1
-        self.incarnation = 1
+        self.incarnation = 0
         self.raised: list[int] = []
         self.refreshed = False
 
@@ -169,6 +169,9 @@ class FakePage:
 
     def release(self) -> None:
         self.hold = self.target = 0
+
+    def set_incarnation(self, incarnation: int) -> None:
+        self.incarnation = incarnation
 
     def snapshot(self) -> tuple[dict[str, int], tuple[dict[str, int], ...]]:
         page = {"hold": self.hold, "target": self.target, "incarnation": self.incarnation}

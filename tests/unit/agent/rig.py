@@ -23,13 +23,15 @@ from worker_shim.files.fake import FakeFileDriver
 from worker_shim.images.fake import FakeImageStore
 from worker_shim.images.staging import Staging
 from worker_shim.network.fake import FakeNetworkDriver
-from worker_shim.network.port import Sockets
+from worker_shim.network.port import Sockets, reverse
 
 ANSWER_S = 10.0
 PEER = Endpoint("10.0.0.1", 4000, "10.0.0.2", 5000)
 OUTSIDE = Endpoint("10.0.0.1", 4001, "192.0.2.9", 443)
 LOCAL = Endpoint("127.0.0.1", 4002, "127.0.0.1", 4003)
-SOCKETS = Sockets((PEER, OUTSIDE, LOCAL), (("0.0.0.0", 29500),))
+OWN = Endpoint("10.0.0.1", 4004, "10.0.0.1", 29500)  # to itself, over its own address
+INSIDE = (LOCAL, reverse(LOCAL), OWN, reverse(OWN))
+SOCKETS = Sockets((PEER, OUTSIDE, *INSIDE), (("0.0.0.0", 29500),))
 
 
 class Facts:
@@ -90,6 +92,8 @@ class Rig:
     async def launch(self) -> None:
         spec = WorkerSpec("llm", 0, 1, ["python", "train.py"], {"A": "b"}, self.tmp_path)
         await self.worker.launch(spec)
+        assert self.worker.incarnation == 0
+        self.worker.admit(1)
 
     async def until(self, wanted: Callable[[shim_pb2.ShimMessage], Any], since: int = 0) -> Any:
         async with asyncio.timeout(ANSWER_S):

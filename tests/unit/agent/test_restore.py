@@ -11,7 +11,7 @@ import pytest
 from coordinator.core.errors import DriverError
 from coordinator.core.model import AddressMove, Endpoint
 from tests.unit.agent.fakes import RANK, ROOT
-from tests.unit.agent.rig import LOCAL, OUTSIDE, PEER, Rig
+from tests.unit.agent.rig import INSIDE, OUTSIDE, OWN, PEER, Rig
 from worker_shim.agent.restoring import leaving
 from worker_shim.network.port import Sockets
 
@@ -24,7 +24,7 @@ async def test_in_place(rig: Rig) -> None:
     await rig.done("CLEAR", "r1", record=saved, connections=(PEER,))
     assert rig.process.state == ""
     lock = rig.network.locks["llm/0"]
-    assert {PEER, LOCAL} <= set(lock.established)
+    assert {PEER, *INSIDE} <= set(lock.established)
     assert ("0.0.0.0", 29500) in lock.listening
     assert rig.files.rolled_back == [((), "a1")]
     assert rig.process.counter == RANK
@@ -58,7 +58,7 @@ async def test_on_a_spare(rig: Rig, tmp_path: object) -> None:
     locks = [name for name, _ in rig.network.calls].count("lock")
     rig.worker.restoration.connections = (moved,)  # type: ignore[union-attr]
     await rig.done("RESTORE", "r1", record=saved, incarnation=2, workers=1, addresses=(move,))
-    assert rig.images.moved == [({"10.0.0.1": "10.0.0.7"}, (("192.0.2.9", 443),))]
+    assert rig.images.moved == [({"10.0.0.1": "10.0.0.7"}, (OUTSIDE,))]
     assert [name for name, _ in rig.network.calls].count("lock") == locks + 1  # not known before
     await rig.done("RELEASE", "r1")
     assert rig.free()
@@ -88,9 +88,10 @@ async def test_staging_goes_beside_the_answer(rig: Rig, monkeypatch: pytest.Monk
 
 
 def test_which_connections_left_the_job() -> None:
-    sockets = Sockets((PEER, OUTSIDE, LOCAL), ())
-    assert leaving(sockets, (PEER,), {}) == (("192.0.2.9", 443),)
+    sockets = Sockets((PEER, OUTSIDE, *INSIDE), ())
+    assert leaving(sockets, (PEER,), {}) == (OUTSIDE,)
     assert leaving(sockets, (PEER, OUTSIDE), {}) == ()
+    assert leaving(Sockets((OWN,), ()), (), {}) == (OWN,)  # whose other end holds nobody here
     moved = Endpoint("10.0.0.9", 4000, "10.0.0.2", 5000)
     assert leaving(Sockets((PEER,), ()), (moved,), {"10.0.0.1": "10.0.0.9"}) == ()
 

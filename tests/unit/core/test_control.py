@@ -51,7 +51,7 @@ def test_what_a_lost_node_says_is_ignored(world: World) -> None:
 
 def test_views_show_nodes_and_jobs_as_they_are(world: World) -> None:
     view = world.control.jobs()[0]
-    assert view.job == JobRecord("llm", 2, 2, 0, "")
+    assert view.job == JobRecord("llm", 2, 2, 1, "")
     assert (view.state, view.nodes, view.step) == ("running", ("node-1", "node-2"), 11)
     world.checkpoint("llm", "a1")
     assert (world.control.jobs()[0].state, world.control.jobs()[0].action) == (
@@ -182,7 +182,7 @@ def run_attempt(workers: int) -> tuple[int, float]:
     for name in names:
         world.nodes[name] = Node(facts(name), attached=True)
     for number, name in enumerate(names):
-        made = Worker("llm", number, workers, workers, {number: 10})
+        made = Worker("llm", number, workers, workers, {number: 10}, incarnation=1)
         world.nodes[name].workers[("llm", number)] = made
     handle = world.control.handle
     began = time.process_time()

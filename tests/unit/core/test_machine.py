@@ -43,6 +43,7 @@ class Cluster(RuleBasedStateMachine):
         self.world.watchers.append(self.watch)
         self.serial = 0
         self.answered: list[events.OrderAnswered] = []
+        self.ranks = ranks
         for number in range(1, 6):
             self.world.node(Node(facts(f"node-{number}")))
         last = "node-2" if shared else "node-3"
@@ -94,9 +95,9 @@ class Cluster(RuleBasedStateMachine):
             for n in self.world.nodes.values()
             if n.attached
             for w in n.workers.values()
-            if w.state == "running" and w.held_by == ""
+            if w.state == "running" and w.held_by == "" and w.incarnation > 0
         ]
-        newest = {w.worker for w in reached if w.incarnation > 0}
+        newest = {w.worker for w in reached}
         running = any(job.state == "running" for job in self.world.control.jobs())
         if running and newest:
             assert len({w.incarnation for w in reached}) == 1, "an old incarnation runs beside"
@@ -193,6 +194,19 @@ class Cluster(RuleBasedStateMachine):
             worker = free[data.draw(st.integers(0, len(free) - 1))]
             worker.boundaries = {r: b + steps for r, b in worker.boundaries.items()}
 
+    @rule(data=st.data(), really=RARELY)
+    def somebody_starts_a_worker(self, data: st.DataObject, really: bool) -> None:
+        """`shim run` on a node without one, whether or not that worker is running somewhere."""
+        idle = sorted(n.name for n in self.world.nodes.values() if not n.workers)
+        if not idle or not really:
+            return
+        node = self.world.nodes[data.draw(st.sampled_from(idle))]
+        number = data.draw(st.integers(0, 2))
+        own = range(number * self.ranks, (number + 1) * self.ranks)
+        node.workers[(JOB, number)] = Worker(JOB, number, 3, 3 * self.ranks, dict.fromkeys(own, 1))
+        self.world.orders = [o for o in self.world.orders if o.node != node.name]
+        self.world.attach(node.name, new_session=True)
+
     @rule(data=st.data())
     def worker_exits(self, data: st.DataObject) -> None:
         found = [(n, w) for n, w in self.workers() if n.attached]
@@ -249,6 +263,8 @@ class Cluster(RuleBasedStateMachine):
             self.world.event(events.StoreRefused(write.record.attempt, failure))
         elif isinstance(write, commands.AdmitRestore | commands.PutRestore):
             self.world.event(events.StoreRefused(write.record.restore, failure))
+        elif isinstance(write, commands.BeginRun):
+            self.world.event(events.RunRefused(JOB, failure))
 
     @rule(really=RARELY)
     def leader_changes(self, really: bool) -> None:
@@ -270,6 +286,11 @@ class Cluster(RuleBasedStateMachine):
             assert record.state in ENDED, f"{record} never ended"
         for node, worker in self.workers():
             assert worker.held_by == "", f"{worker} on {node.name} is still held"
+        for node in [n for n in self.world.nodes.values() if n.attached]:
+            self.world.report(node.name)
+        self.world.settle()
+        for node, worker in self.workers():
+            assert worker.incarnation or not node.attached, f"{worker} waits for ever"
         for view in self.world.control.jobs():
             known = self.world.jobs.get(view.job.job)
             assert view.job.latest == (known.latest if known else "")

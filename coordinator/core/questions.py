@@ -1,0 +1,82 @@
+"""What a leader's core can be asked; nothing here changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from coordinator.core.cluster import Cluster
+from coordinator.core.commands import Announce
+from coordinator.core.errors import BugError
+from coordinator.core.journal import Decision, Journal
+from coordinator.core.model import (
+    AttemptRecord,
+    AttemptState,
+    NodeFacts,
+    RestoreRecord,
+    RestoreState,
+    Snapshot,
+)
+from coordinator.core.planner import Planned, plan
+from coordinator.core.running import AnyAction, Running
+from coordinator.core.view import JobView, NodeView, job_views, node_views
+
+
+class Questions:
+    """The reading half of `Control`."""
+
+    _cluster: Cluster
+    _journal: Journal
+    _running: Running
+
+    def plan(self, snapshot: Snapshot, files: Sequence[NodeFacts] = ()) -> Planned:
+        """Say where a snapshot would go now, or why nowhere, without doing it."""
+        return plan(snapshot, self._cluster.candidates(snapshot.job, files))
+
+    def jobs(self) -> tuple[JobView, ...]:
+        """All jobs, by name."""
+        return job_views(self._cluster, self._running.first_by_job())
+
+    def nodes(self) -> tuple[NodeView, ...]:
+        """All nodes, by name, those lost and left included."""
+        return node_views(self._cluster)
+
+    def attempts(self) -> tuple[AttemptRecord, ...]:
+        """Running and remembered attempts, newest last."""
+        return tuple(r for r in self._running.records() if isinstance(r, AttemptRecord))
+
+    def restores(self) -> tuple[RestoreRecord, ...]:
+        """Running and remembered restores, newest last."""
+        return tuple(r for r in self._running.records() if isinstance(r, RestoreRecord))
+
+    def attempt(self, attempt: str) -> AttemptRecord | None:
+        """One running or remembered attempt."""
+        found = self._running.record(attempt)
+        return found if isinstance(found, AttemptRecord) else None
+
+    def restore(self, restore: str) -> RestoreRecord | None:
+        """One running or remembered restore."""
+        found = self._running.record(restore)
+        return found if isinstance(found, RestoreRecord) else None
+
+    def last_word(self, action: str) -> Announce | None:
+        """The newest announcement about an action; `last` is set when it has ended."""
+        return self._running.word(action)
+
+    def story(self, action: str = "") -> tuple[Decision, ...]:
+        """Why things were decided as they were, oldest first; all of it, or one action's."""
+        return self._journal.story(action)
+
+    def validate(self) -> None:
+        """Raise BugError when an invariant is broken; tests call it after every event."""
+        self._running.validate()
+        for action in self._running.all():
+            for waiting in action.rounds.values():
+                self._validate_round(action, waiting.awaited.values())
+        self._cluster.validate()
+
+    def _validate_round(self, action: AnyAction, awaited: Iterable[Any]) -> None:
+        adopted = action.state in (AttemptState.ABORTING, RestoreState.FAILING)
+        for member in awaited:
+            if not self._cluster.attached(member.node) and not (adopted and action.adopted):
+                raise BugError(f"{action.id} awaits {member}, which is out of reach")
