@@ -85,11 +85,23 @@ async def nobody_fits(pair: Pair) -> None:
     assert after.job.incarnation == before.job.incarnation
 
 
+STOP_RANKS = """
+for process in /proc/[0-9]*; do
+    if tr '\\0' ' ' <"$process/cmdline" | grep -q '[p]air.py rank'; then
+        kill -STOP "${process#/proc/}"
+    fi
+done
+"""
+
+
 async def the_old_worker_is_fenced(pair: Pair) -> None:
     """n1 comes back with ranks that think they are the job: it is told, and ends them."""
     log = pair.deployment.log("n1")
     assert pair.ranks_on("n1") == 2
     before = await pair.job()
+    assert before is not None
+    # Stopped, or they might end by themselves when their peers answer with RST.
+    pair.host("n1").run(["sh", "-c", STOP_RANKS])
     pair.host("n1").reconnect()
     await until("the end of the old ranks", lambda: none_runs(pair, "n1"))
     assert "fenced" in log.read_text()
