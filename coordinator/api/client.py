@@ -30,6 +30,7 @@ from coordinator.store.port import Shown
 CONNECT_DEADLINE_S = 3.0
 CALL_DEADLINE_S = 20.0
 REJOIN_DEADLINE_S = 10.0
+BROKEN = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
 
 _CUT = {Cut.STEP: records_pb2.CUT_STEP, Cut.FREEZE: records_pb2.CUT_FREEZE}
 
@@ -60,7 +61,9 @@ class OperatorClient:
         self._addresses = list(dict.fromkeys(target_of(str(address)) for address in addresses))
         self._connect_deadline_s = connect_deadline_s
         self._call_deadline_s = call_deadline_s
-        self._options = client_options(keepalive or Keepalive())
+        # A pool of its own: a new channel must not wait out the back-off of an older one.
+        own_pool = ("grpc.use_local_subchannel_pool", 1)
+        self._options = [*client_options(keepalive or Keepalive()), own_pool]
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def __aenter__(self) -> Self:
@@ -144,22 +147,34 @@ class OperatorClient:
     # -- inside ------------------------------------------------------------------------------
 
     async def _stub(self, address: str) -> operator_pb2_grpc.OperatorStub:
-        """A stub whose channel is connected; raises LinkError within the connect deadline."""
+        """A stub whose channel is connected.
+
+        Raises LinkError at once where nobody listens, else within the connect deadline.
+        """
         channel = self._channels.get(address)
-        if channel is None:
+        if channel is None or channel.get_state() in BROKEN:
+            await self._drop(address)
             channel = grpc.aio.insecure_channel(address, options=self._options)
             self._channels[address] = channel
         try:
             async with asyncio.timeout(self._connect_deadline_s):
-                await channel.channel_ready()
+                refused = not await _is_connected(channel)
         except TimeoutError:
-            self._channels.pop(address, None)
+            refused = False
+        else:
+            if not refused:
+                return operator_pb2_grpc.OperatorStub(channel)  # type: ignore[no-untyped-call]
+        await self._drop(address)
+        how = "" if refused else f" within {self._connect_deadline_s:g} s"
+        raise LinkError(
+            f"{'nobody listens' if refused else 'no coordinator answers'} at {address}{how}",
+            advice="is it running? `allstop up` starts one; --coordinator names another",
+        )
+
+    async def _drop(self, address: str) -> None:
+        channel = self._channels.pop(address, None)
+        if channel is not None:
             await channel.close()
-            raise LinkError(
-                f"no coordinator answers at {address} within {self._connect_deadline_s:g} s",
-                advice="is it running? `allstop up` starts one; --coordinator names another",
-            ) from None
-        return operator_pb2_grpc.OperatorStub(channel)  # type: ignore[no-untyped-call]
 
     async def _ask(self, call: Callable[[Any, float], Any]) -> Any:
         """One short request, to one address after another until one answers."""
@@ -245,6 +260,15 @@ class OperatorClient:
             if begun or not isinstance(errors[-1], LinkError) or not errors[-1].definite:
                 break
         raise _summed_up(errors)
+
+
+async def _is_connected(channel: grpc.aio.Channel) -> bool:
+    """Wait until the channel is ready; False as soon as every address of it has refused."""
+    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+        if state in BROKEN:
+            return False
+        await channel.wait_for_state_change(state)
+    return True
 
 
 def _summed_up(errors: list[AllstopError]) -> AllstopError:

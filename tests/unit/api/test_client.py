@@ -2,8 +2,10 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -100,6 +102,46 @@ async def test_the_first_that_answers_is_taken() -> None:
         assert [event.state for event in went.events] == ["PARKING", "COMMITTED"]
         assert (standby.asked, leader.asked) == (["checkpoint llm"], ["checkpoint llm"])
         assert await client.jobs() == ()
+
+
+async def test_a_refused_connection_is_not_waited_for(tmp_path: Path) -> None:
+    leader = Scripted()
+    began = time.monotonic()
+    async with serving(leader) as address:
+        dead = [dead_address(), f"unix:{tmp_path}/nobody", str(tmp_path / "nobody-either")]
+        async with OperatorClient([*dead, address], connect_deadline_s=30.0) as client:
+            assert await client.jobs() == ()
+            assert leader.asked == ["jobs"]
+        async with OperatorClient(dead, connect_deadline_s=30.0) as client:
+            with pytest.raises(LinkError, match="nobody listens at") as caught:
+                await client.jobs()
+    assert caught.value.definite
+    assert time.monotonic() - began < 15.0
+
+
+async def test_silence_is_waited_for_as_long_as_was_said() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as silent:  # accepts, never answers
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with OperatorClient([address], connect_deadline_s=0.5) as client:
+            began = time.monotonic()
+            with pytest.raises(LinkError, match=r"within 0\.5 s"):
+                await client.jobs()
+            assert time.monotonic() - began >= 0.5
+
+
+async def test_a_coordinator_that_comes_back_is_found_again() -> None:
+    async with OperatorClient(["127.0.0.1:0"]) as client:
+        port = int(dead_address().rpartition(":")[2])
+        client._addresses = [f"127.0.0.1:{port}"]
+        for _ in range(2):
+            with pytest.raises(LinkError):
+                await client.jobs()
+            server, service = grpc.aio.server(), Scripted()
+            operator_pb2_grpc.add_OperatorServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+            server.add_insecure_port(f"127.0.0.1:{port}")
+            await server.start()
+            assert await client.jobs() == ()
+            await server.stop(0)
 
 
 async def test_when_nobody_answers_all_are_named() -> None:
