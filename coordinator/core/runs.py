@@ -92,7 +92,7 @@ class Runs:
             return "the new run is being recorded"
         if now < job.sure_at:
             return "this coordinator is new, and older workers of the job may still attach to it"
-        return "the store refused to record the new run" if now < job.try_at else ""
+        return job.waiting if now < job.try_at else ""
 
     def _joins(self, job: Job, worker: int) -> bool:
         """Whether the present run goes on and lacks just this worker.

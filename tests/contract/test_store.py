@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.codec import encode
 from coordinator.core.errors import BugError, Fenced, NotFound, StoreError
-from coordinator.core.model import AttemptState, Cut, RankState, RestoreState
+from coordinator.core.model import AttemptState, Cut, JobRecord, RankState, RestoreState
 from coordinator.core.snapshot import digest_of
 from coordinator.store.kv import Delete, Put, Range
 from coordinator.store.port import Changed, Loaded
@@ -69,6 +69,29 @@ async def test_what_was_put_is_loaded_by_the_next_leader(bench: Bench) -> None:
     assert (await second.load()).attempts == (await second.load()).restores == ()
 
 
+async def test_a_run_begins_above_every_earlier_incarnation(bench: Bench) -> None:
+    store = await bench.store()
+    fresh = JobRecord("llm", 2, 0, 1)
+    assert await store.begin_run(fresh, 0) == fresh
+    await store.put_job(replace(JOB, incarnation=1))
+    await committed(store, "a1")
+    bigger = replace(fresh, workers=3, latest="nonsense")
+    assert await store.begin_run(bigger, 1) == replace(fresh, workers=3, incarnation=2)
+    assert await store.begin_run(fresh, 7) == replace(fresh, incarnation=8)
+    loaded = await store.load()
+    assert loaded.jobs == (replace(fresh, incarnation=8, latest="a1"),)
+    assert loaded.latest_unix_s == {"llm": 2.5}
+    with pytest.raises(StoreError, match="it is at 8"):
+        await store.admit_restore(restore("r1", "a1", incarnation=2), 1)
+
+
+async def test_two_runs_begun_at_once_have_two_incarnations(bench: Bench) -> None:
+    right = await bench.lead()
+    stores = [await bench.store(right), await bench.store(right)]
+    begun = await asyncio.gather(*(s.begin_run(JobRecord("llm", 2, 0, 1), 0) for s in stores))
+    assert sorted(each.incarnation for each in begun) == [1, 2]
+
+
 async def test_job_never_goes_back_and_keeps_latest(bench: Bench) -> None:
     store = await bench.store()
     await store.put_job(JOB)
@@ -115,6 +138,7 @@ async def test_deposed_leader_changes_nothing(bench: Bench) -> None:
     writes: list[Callable[[Records], object]] = [
         lambda s: s.put_attempt(attempt("a2", AttemptState.HOLDING)),
         lambda s: s.put_job(replace(JOB, incarnation=9)),
+        lambda s: s.begin_run(replace(JOB, incarnation=9), 8),
         lambda s: commit(s, "a2"),
         lambda s: s.admit_restore(restore("r1", "a1"), 1),
         lambda s: s.put_node(node("n0")),

@@ -158,6 +158,24 @@ async def test_a_rank_that_is_not_parked_is_not_dumped(rig: Rig) -> None:
     assert rig.process.calls.count("stop") == 0
 
 
+async def test_undo_deletes_what_an_earlier_shim_had_published(rig: Rig) -> None:
+    await rig.to("PERSIST")
+    rig.worker.published.clear()
+    await rig.done("UNDO", "a2")
+    assert list(rig.store.published) == ["llm/a1/0"], "another action's is left alone"
+    await rig.done("UNDO", "a1")
+    assert rig.store.published == {}
+
+
+async def test_undo_keeps_what_may_be_a_snapshots(rig: Rig) -> None:
+    await rig.to("DUMP")
+    await rig.done("PERSIST")
+    assert rig.process.state == "T"
+    await rig.done("UNDO", keep=True)
+    assert rig.free()
+    assert list(rig.store.published) == ["llm/a1/0"]
+
+
 async def test_undo_after_persist_deletes_what_was_published(rig: Rig) -> None:
     await rig.to("PERSIST")
     assert rig.store.published

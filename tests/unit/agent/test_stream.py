@@ -147,6 +147,36 @@ async def test_a_fence_of_the_past_kills_nobody(rig: Rig) -> None:
     assert rig.process.state == "S"
 
 
+async def test_a_worker_is_told_its_incarnation(rig: Rig, tmp_path: Path) -> None:
+    async with (
+        FakeCoordinator(f"unix:{tmp_path}/link") as coordinator,
+        attached(rig, coordinator.address),
+    ):
+        peer = await coordinator.peer("n0")
+        peer.send(admitted(epoch=2, incarnation=4))
+        told = await peer.until(
+            lambda m: next((w for w in m.report.workers if w.incarnation == 4), None), 5.0
+        )
+        assert told.state == "running"
+        assert rig.page.incarnation == 4
+
+
+async def test_an_incarnation_never_goes_back(rig: Rig) -> None:
+    rig.agent.on_message(admitted(epoch=2, incarnation=4))
+    rig.agent.on_message(admitted(epoch=2, incarnation=3))  # late
+    rig.agent.on_message(admitted(epoch=1, incarnation=9))  # of a leader of the past
+    rig.agent.on_message(admitted(epoch=2, incarnation=9, worker=7))  # of nobody here
+    assert rig.worker.incarnation == rig.page.incarnation == 4
+    assert [state.worker for state in rig.agent.states()] == [0]
+
+
+def admitted(*, epoch: int, incarnation: int, worker: int = 0) -> shim_pb2.CoordinatorMessage:
+    message = shim_pb2.CoordinatorMessage()
+    message.admitted.epoch, message.admitted.job = epoch, "llm"
+    message.admitted.worker, message.admitted.incarnation = worker, incarnation
+    return message
+
+
 async def test_a_question_about_files_is_answered(rig: Rig, tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.write_bytes(b"x" * 10)

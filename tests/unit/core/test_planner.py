@@ -12,6 +12,7 @@ from coordinator.core.matching import UNFIT, assign
 from coordinator.core.model import (
     AddressMove,
     Cut,
+    Endpoint,
     NodeFacts,
     ProgramFile,
     RankState,
@@ -149,6 +150,28 @@ def test_every_reason_is_given_and_not_only_the_first() -> None:
     candidate = Candidate(poor, "lost", "gone", others=("worker 0 of job gpt",))
     planned = plan(snapshot(worker(0, "node-1")), [candidate])
     assert len(planned.reasons[0].reasons) == 6
+
+
+@pytest.mark.parametrize("state", ["lost", "left"])
+def test_who_is_out_of_reach_is_not_blamed_for_its_silence(state: str) -> None:
+    silent = facts("node-1", files=())
+    planned = plan(snapshot(worker(0, "node-1")), [Candidate(silent, state, "power cut")])
+    (told,) = planned.reasons
+    assert len(told.reasons) == 1
+    assert "power cut" in told.reasons[0]
+    asked = plan(snapshot(worker(0, "node-1")), [Candidate(silent)])
+    assert asked.reasons[0].reasons == ("it has not answered which program files it has",)
+
+
+def test_a_plan_says_which_connections_come_back_closed() -> None:
+    out = Endpoint("10.0.0.1", 40000, "10.9.9.9", 443)
+    one = worker(0, "node-1", connections=(Endpoint("10.0.0.1", 1, "10.0.0.2", 2), out))
+    two = worker(1, "node-2", connections=(Endpoint("10.0.0.2", 2, "10.0.0.1", 1),))
+    planned = plan(snapshot(one, two), [Candidate(facts("node-1")), Candidate(facts("node-2"))])
+    assert planned.plan is not None
+    assert planned.plan.notes == (
+        "worker 0: what is connected to 10.9.9.9:443, outside the job, comes back closed",
+    )
 
 
 def test_a_node_with_another_jobs_worker_is_no_spare() -> None:

@@ -9,6 +9,7 @@ from coordinator.core.action import Member
 from coordinator.core.errors import IllegalEvent
 from coordinator.core.model import (
     AddressMove,
+    Cut,
     Endpoint,
     Failure,
     Phase,
@@ -80,6 +81,15 @@ def test_the_lost_worker_lands_on_the_spare_and_the_other_stays(world: World) ->
     assert incarnations(world) == {"node-1": [2], "node-2": [1], "node-3": [2]}
     view = world.control.jobs()[0]
     assert (view.state, view.nodes, view.step) == ("running", ("node-1", "node-3"), 12)
+
+
+def test_a_frozen_job_runs_again_at_no_step(world: World) -> None:
+    world.attach("node-2")
+    world.checkpoint("llm", "a2", cut=Cut.FREEZE)
+    world.settle()
+    world.restore("llm", "r1", "a2")
+    world.settle()
+    assert world.restores["r1"].reason == "snapshot a2 runs again"
 
 
 def test_a_restored_job_can_be_checkpointed_at_once(world: World) -> None:

@@ -39,8 +39,9 @@ async def test_welcome_comes_before_any_order() -> None:
     hub, told = hub_with_log()
     stream = hub.attach(hello("node-1"))
     assert hub.order(park("node-1"))
+    assert hub.admit(commands.AdmitWorker("node-1", "llm", 0, 3))
     hub.leave(stream, "done")
-    assert await sent(stream) == ["welcome", "order"]
+    assert await sent(stream) == ["welcome", "order", "admitted"]
     assert [type(event) for event in told] == [events.NodeAttached, events.NodeLeft]
 
 

@@ -65,6 +65,7 @@ async def test_every_order_is_whole(phase: Phase) -> None:
         incarnation=3,
         reason="because",
         kill=True,
+        keep=True,
         record=record,
         addresses=(AddressMove("10.0.0.1", "10.0.0.2"),),
         connections=(Endpoint("10.0.0.2", 1, "10.0.0.3", 2),),
@@ -77,7 +78,9 @@ async def test_every_order_is_whole(phase: Phase) -> None:
         Phase.HOLD: lambda: (sent.hold.cut, sent.hold.world_size) == (records_pb2.CUT_FREEZE, 4),
         Phase.PARK: lambda: sent.park.target == 42,
         Phase.DUMP: lambda: sent.dump.cut == records_pb2.CUT_FREEZE,
-        Phase.UNDO: lambda: (sent.undo.reason, sent.undo.kill) == ("because", True),
+        Phase.UNDO: lambda: (
+            (sent.undo.reason, sent.undo.kill, sent.undo.keep) == ("because", True, True)
+        ),
         Phase.FETCH: lambda: sent.fetch.record == to_proto(record),
         Phase.CLEAR: lambda: (
             (sent.clear.record, len(sent.clear.connections)) == (to_proto(record), 1)
@@ -94,6 +97,11 @@ async def test_every_order_is_whole(phase: Phase) -> None:
     else:
         assert detail == phase.value.lower()
     assert expected.get(phase, lambda: True)()
+
+
+def test_an_admission_is_whole() -> None:
+    sent = wire.admitted_message(7, commands.AdmitWorker("node-1", "llm", 1, 3)).admitted
+    assert (sent.epoch, sent.job, sent.worker, sent.incarnation) == (7, "llm", 1, 3)
 
 
 def test_an_order_that_lacks_its_record_is_a_named_error() -> None:

@@ -176,6 +176,26 @@ async def test_writes_of_a_job_keep_their_order() -> None:
     assert [event.state for event in told if isinstance(event, events.AttemptStored)] == states
 
 
+async def test_a_run_is_begun_above_what_the_store_has() -> None:
+    desk = Desk()
+    fresh = JobRecord("llm", workers=2, world_size=0, incarnation=1)
+    assert await desk.write(commands.BeginRun(fresh, 0)) == [events.RunBegun(fresh)]
+    again = await desk.write(commands.BeginRun(fresh, 0))
+    assert again[-1] == events.RunBegun(replace(fresh, incarnation=2))
+    assert (await desk.store.load()).jobs == (replace(fresh, incarnation=2),)
+
+
+async def test_a_run_that_is_not_recorded_says_so() -> None:
+    desk = Desk()
+    desk.store.memory.fail_next(Fault.REFUSED, "/jobs/")
+    (told,) = await desk.write(commands.BeginRun(JOB, 0))
+    assert isinstance(told, events.RunRefused)
+    assert (told.job, told.failure.definite) == ("llm", True)
+    desk.store.fence.lose("another came")
+    assert await desk.write(commands.BeginRun(JOB, 0)) == [told]
+    assert [type(why) for why in desk.stopped] == [Fenced]
+
+
 class Deaf:
     """A store that never answers."""
 
