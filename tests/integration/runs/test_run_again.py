@@ -77,8 +77,11 @@ async def test_the_next_run_is_a_new_incarnation_and_snapshots_of_the_first_stay
 
 @pytest.mark.timeout(300)
 async def test_a_lost_node_that_returns_finds_another_run_and_ends(talk: Talk) -> None:
-    old = talk.deployment.shims["n1"]
-    talk.lab.hosts["n1"].cut_off()
+    old, host = talk.deployment.shims["n1"], talk.lab.hosts["n1"]
+    pid = (await talk.is_running(1)).workers[1].root_pid
+    # The other end is gone when it returns: stopped, it cannot die of that before it is fenced.
+    host.run(["sh", "-c", f"kill -STOP {pid}"])
+    host.cut_off()
     await talk.is_lost("n1")
     talk.deployment.shims["n0"].terminate()
     await exit_code(talk.deployment.shims["n0"])
@@ -86,7 +89,7 @@ async def test_a_lost_node_that_returns_finds_another_run_and_ends(talk: Talk) -
     talk.start(("n0", "n2"))
     await talk.is_running(2)
     await talk.goes_on()
-    talk.lab.hosts["n1"].reconnect()
+    host.reconnect()
     assert await exit_code(old) == Fenced.exit_code
     assert "incarnation 2" in talk.deployment.log("n1").read_text()
     view = await talk.is_running(2)
