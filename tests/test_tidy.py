@@ -73,7 +73,7 @@ def test_functions_are_short() -> None:
 
 def test_nothing_is_left_over() -> None:
     found = {name_of(path): LEFTOVER.findall(path.read_text()) for path in sources()}
-    assert not {name: words for name, words in found.items() if words}, "file an issue instead"
+    assert not {name: words for name, words in found.items() if words}, "do it now"
 
 
 def test_only_the_edges_print() -> None:

@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
         return 2
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
-        ensure_system([] if argv else unfetchable())
+        ensure_system(unfetchable())  # all that is missing in one message, before anything is made
         if not argv:
             fetch_programs(ROOT)
     except Missing as missing:

@@ -44,7 +44,7 @@ def node_options(function: Function) -> Function:
             directory("--node-state", help="The highest epoch seen."),
             option(
                 "--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                help="[default: the one in PATH]",
+                help="[default: that of `make tools`, then the one in PATH]",
             ),
             option(
                 "--linger", "linger_s", type=Duration(), metavar="DURATION",

@@ -1,6 +1,6 @@
 """The in-memory twin of etcd: revisions, leases, watches, and failures on demand.
 
-Tests, the simulator and the benchmarks run on it; the contract test holds it to etcd's behaviour.
+Tests and benchmarks run on it; the contract test holds it to etcd's behaviour.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _holds(compare: Compare, item: Item | None) -> bool:
 
 
 class MemoryStore(Records):
-    """A store in memory that leads from the start; for tests, the simulator and benchmarks."""
+    """A store in memory that leads from the start; for tests and benchmarks."""
 
     def __init__(self, kv: MemoryKeyValue | None = None, prefix: str = "/allstop") -> None:
         """Lead over `kv`; whoever led there before is fenced from now on."""

@@ -9,10 +9,10 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coordinator.core.errors import AllstopError, SetupError
+from coordinator.core.errors import AllstopError, BadRequest, SetupError
 from lab.cluster import Lab
 from lab.demo.options import JOB, DemoOptions
 from lab.demo.report import DemoReport
@@ -23,22 +23,24 @@ from lab.memory import free_memory_bytes, in_memory
 MEMORY_MIN_BYTES = 10 << 30  # the job, its images twice, and some
 
 
-def run_demo(options: DemoOptions, say: Say) -> DemoReport:
-    """Play the demo and return what was measured; blocks for a minute or two.
+def run_demo(options: DemoOptions, say: Say, tell: Callable[[DemoReport], None]) -> None:
+    """Play the demo and `tell` what was measured; blocks for a minute or two.
 
     Raises SetupError where this machine cannot play it, AllstopError when the story went wrong.
     Nothing is left behind, also on Ctrl-C and SIGTERM: every process, namespace, link and mount
     lives below the lab's control host, which ends with this process.
     """
+    if not options.spare:
+        raise BadRequest("the demo needs a node for the lost worker", advice="--spares 1")
     with terminated_as_interrupted(), stage() as root:
         try:
             names = [*options.busy, *options.spare]
             with Lab(root / "lab", names, private=own_directories(root)) as lab:
                 story = Story(options, lab, root, say)
                 report = asyncio.run(story.play())
+                tell(report)
                 if options.keep:
                     keep(story, say)
-                return report
         except LabUnavailable as missing:
             raise SetupError(str(missing), advice="run as root on Linux: `make demo`") from missing
         except LabError as failed:
@@ -86,14 +88,17 @@ def own_directories(root: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C, so that what was made is taken down."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C; the first is obeyed, and the clean-up not disturbed."""
 
     def interrupt(number: int, frame: object) -> None:
+        for each in before:  # the clean-up is not to be interrupted
+            signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    before = {
-        number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
-    }
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, interrupt)
     try:
         yield
     finally:

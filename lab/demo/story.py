@@ -165,7 +165,8 @@ class Story:
             nodes = {view.facts.node: view for view in await client.nodes()}
             if nodes[killed].state == "lost":
                 self.say(f"  coordinator: {killed} is lost: {nodes[killed].reason}")
-                return last_step, killed_at, time.monotonic()
+                # by now the survivors wait for the lost ranks, and have reported their last step
+                return max(last_step, await self.step_of(client)), killed_at, time.monotonic()
             await asyncio.sleep(POLL_S)
         raise SetupError(f"{killed} was not noticed as lost in {LOSS_TIMEOUT_S:.0f} s")
 

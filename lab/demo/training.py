@@ -25,7 +25,7 @@ def torchrun(options: DemoOptions, lab: Lab, index: int, result: Path) -> list[s
     hosts = [lab.hosts[name] for name in options.busy]
     program = Path(sys.executable).with_name("torchrun")
     if not program.exists():
-        raise SetupError("PyTorch is not installed", advice="pip install 'allstop[demo]'")
+        raise SetupError("PyTorch is not installed", advice="`make demo` installs it")
     return [
         str(program),
         *("--nnodes", str(options.nodes), "--nproc-per-node", str(options.ranks_per_node)),

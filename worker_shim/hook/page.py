@@ -13,7 +13,8 @@ then one slot of 128 bytes per local rank:
   non-zero waits until `target` is set, goes on to the target, and there writes `parked = hold`.
 * `target` is 0 (not known yet) or the boundary at which all ranks park.
 * `boundary` is written by the rank alone, before it reads `hold`; everything in the header is
-  written by the shim alone. That is all the locking there is: see design/protocol of HOLD.
+  written by the shim alone. That is all the locking there is: see "Why max(n) + 1" in
+  design/design.md.
 * CRIU reopens the file like any other, with the content the file *then* has, so the shim writes
   every field anew before a restore.
 

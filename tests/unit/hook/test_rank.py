@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -98,6 +100,21 @@ def test_an_error_inside_the_hook_is_the_hooks_own(
     watched.values[HOLD], watched.values[TARGET] = 3, 1
     rank._counting(slot)()
     assert slot.get("state") == 4
+
+
+def test_devices_in_use_are_synchronised_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that the rank never used would be set up by touching it."""
+    synchronised: list[int] = []
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, device_count=lambda: 3, synchronize=synchronised.append
+    )
+    in_use = SimpleNamespace(_cuda_hasPrimaryContext=lambda device: device != 1)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, _C=in_use))
+    rank._synchronise_devices()
+    assert synchronised == [0, 2]
+    cuda.is_initialized = lambda: False
+    rank._synchronise_devices()
+    assert synchronised == [0, 2]
 
 
 def test_every_field_survives_a_snapshot(tmp_path: Path) -> None:
