@@ -15,7 +15,7 @@ from tests.integration.badluck.kit import NODES, Pair
 Start = Callable[..., Awaitable[Pair]]
 
 
-@pytest_asyncio.fixture(scope="session")
+@pytest_asyncio.fixture(scope="package")
 async def _shared(
     tmp_path_factory: pytest.TempPathFactory, criu_path: str
 ) -> AsyncIterator[Callable[[], Awaitable[Pair]]]:
