@@ -33,6 +33,10 @@ class DeadManTimer:
             return 0.0
         return max(0.0, self._until - asyncio.get_running_loop().time())
 
+    def left_for_s(self, action: str) -> float:
+        """Seconds until it fires for this action; 0 when it is armed for another one or not."""
+        return self.left_s if action == self._action else 0.0
+
     def arm(self, action: str, hold_s: float) -> None:
         """Count from now; a timer that runs already is set anew (never shortened silently to 0)."""
         if hold_s <= 0:
@@ -57,10 +61,10 @@ class DeadManTimer:
     def _fire(self, hold_s: float) -> None:
         self._timer = None
         self.ran_out.set()
-        self._task = asyncio.get_running_loop().create_task(self._run(hold_s))
+        self._task = asyncio.get_running_loop().create_task(self._run(self._action, hold_s))
 
-    async def _run(self, hold_s: float) -> None:
-        await self._undo(self._action, hold_s)
+    async def _run(self, action: str, hold_s: float) -> None:
+        await self._undo(action, hold_s)
 
     async def settled(self, *, deadline_s: float) -> None:
         """Wait for an undo that is on its way; for an orderly end of the shim."""

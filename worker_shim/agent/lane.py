@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 KEPT_MAX = 1024  # outcomes kept for orders that come again
 OVERTIME_S = 10.0  # a step ends by itself before this, since all it calls is bounded
 DEAD_MAN_S = 60.0  # how long the dead-man timer's own undo may take
+AGAIN_S = 5.0  # from an undo of the dead-man timer that failed to the next
 
 Step = Callable[[Worker, Order, Deadline], Awaitable[Outcome]]
 Progress = Callable[[Order, int, int], None]
@@ -62,6 +63,8 @@ INTERRUPTIBLE = frozenset({Phase.PARK, Phase.PERSIST, Phase.FETCH})
 LETS_GO = frozenset({Phase.RESUME, Phase.STOP, Phase.UNDO, Phase.RELEASE})
 # a restore takes the worker from whatever held it
 TAKES_OVER = frozenset({Phase.CLEAR, Phase.RESTORE, Phase.GPU_RESTORE, Phase.GPU_UNLOCK})
+# these are wanted however long they waited in the lane: their time begins with their turn
+NEVER_LATE = frozenset({Phase.UNDO, Phase.STOP})
 # these make sense for a worker that is not on this node
 WITHOUT_WORKER = frozenset({Phase.FETCH, Phase.CLEAR, Phase.UNDO})
 
@@ -87,6 +90,7 @@ class Lane:
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._foreground = asyncio.Lock()
         self._background = asyncio.Lock()
+        self._stuck = ""  # the action that the dead-man timer could not undo yet
 
     @property
     def busy(self) -> bool:
@@ -128,6 +132,8 @@ class Lane:
         elif order.phase is Phase.HOLD and outcome.failure is not None:
             self._not_held(order)
         entry.outcome = replace(outcome, took_ms=deadline.took_ms)
+        if order.phase is Phase.UNDO and outcome.failure is not None:
+            self._entries.pop(order.key, None)  # one that comes again is carried out again
         self._log(order, entry.outcome, deadline)
         self._answer(entry.order, entry.outcome)
 
@@ -141,6 +147,7 @@ class Lane:
         lane = self._background if order.phase in BACKGROUND else self._foreground
         async with lane:
             self._require_wanted(order)
+            self._begin(order, deadline)
             try:
                 async with asyncio.timeout(deadline.left_s + OVERTIME_S):
                     return await self._step(order, deadline)
@@ -148,6 +155,20 @@ class Lane:
                 raise DeadlinePassed(
                     f"{order.phase} did not end within {order.deadline_s:.1f} s", definite=False
                 ) from None
+
+    def _begin(self, order: Order, deadline: Deadline) -> None:
+        """It is the order's turn: only now is it known whom the worker belongs to."""
+        if order.phase in NEVER_LATE:
+            deadline.begin()
+            return
+        if deadline.passed:
+            raise DeadlinePassed(
+                f"{order.phase} waited behind another order for its whole {order.deadline_s:.1f} s",
+                definite=True,
+            )
+        left_s = order.hold_s - deadline.took_ms / 1000  # a hold is counted from receipt
+        if self._may_hold(order) and left_s > self.timer.left_for_s(order.action):
+            self.timer.arm(order.action, left_s)
 
     def _step(self, order: Order, deadline: Deadline) -> Awaitable[Outcome]:
         worker = self.worker
@@ -180,18 +201,26 @@ class Lane:
 
     async def _time_over(self, action: str, held_s: float) -> None:
         """The dead-man timer: no word came in time, so the worker is let go without any."""
+        try:
+            await self._let_go(action, held_s)
+        except Exception:  # whatever it was, the worker must not stay held for ever
+            log.exception("dead-man timer failed", worker=self.worker.name, action=action)
+            self._again_later(action)
+
+    async def _let_go(self, action: str, held_s: float) -> None:
         worker = self.worker
+        marked = action not in worker.undone
         worker.undone.add(action)
-        persisting_begun = any(
-            entry.order.action == action and entry.order.phase is Phase.PERSIST
-            for entry in self._entries.values()
-        )
+        persisting_begun = self._has(action, Phase.PERSIST)
         if not persisting_begun:
             await self._interrupt(action)
-        deadline, outcome = Deadline(DEAD_MAN_S), Outcome()
-        text = f"{action} held the worker for {held_s:.1f} s without a word; undone by itself"
-        log.warning("dead-man timer ran out", worker=worker.name, action=action, held_s=held_s)
         async with self._foreground:
+            if not self._held_by(action):  # the order that let it go was already in the lane
+                if marked and not self._has(action, Phase.UNDO):
+                    worker.undone.discard(action)
+                return
+            log.warning("dead-man timer ran out", worker=worker.name, action=action, held_s=held_s)
+            deadline = Deadline(DEAD_MAN_S)
             try:
                 if worker.restored_by == action:
                     outcome = await undoing.put_away(worker, action, deadline)
@@ -199,21 +228,54 @@ class Lane:
                     outcome = await undoing.put_back(
                         worker, action, deadline, delete=not persisting_begun
                     )
-            except AllstopError as error:
-                outcome = Outcome(failure=failure_of(error.at(phase=Phase.UNDO.value)))
-                worker.state = "faulted"
-                text = f"{action}: the dead-man timer could not undo: {error}"
-                log.error("worker is faulted", worker=worker.name, why=str(error))
+            except Exception as error:
+                outcome = self._not_let_go(action, error)
+        self._tell(action, held_s, outcome)
+
+    def _not_let_go(self, action: str, error: Exception) -> Outcome:
+        known = error if isinstance(error, AllstopError) else _bug(error)
+        if self._held_by(action):
+            self.worker.state = "faulted"
+            self._again_later(action)
+        log.error("dead-man timer could not undo", worker=self.worker.name, why=str(known))
+        return Outcome(failure=failure_of(known.at(phase=Phase.UNDO.value)))
+
+    def _tell(self, action: str, held_s: float, outcome: Outcome) -> None:
+        """Nobody asked, but whoever ordered the hold should know; of many failures, the first."""
+        worker, again = self.worker, action == self._stuck
+        self._stuck = action if outcome.failure is not None else ""
+        if outcome.failure is not None and again:
+            return
+        text = f"{action} held the worker for {held_s:.1f} s without a word; undone by itself"
+        if outcome.failure is not None:
+            text = f"{action}: the dead-man timer could not undo: {outcome.failure.what}"
+        elif again:
+            text = f"{action}: the dead-man timer has undone it at a later try"
         worker.findings = (*worker.findings, Finding(Severity.WARN, "dead_man", text))
         newest = [e.order for e in self._entries.values() if e.order.action == action]
-        for order in newest[-1:]:  # nobody asked, but whoever ordered the hold should know
+        for order in newest[-1:]:
             self._answer(replace(order, phase=Phase.UNDO), outcome)
         worker.changed(worker)
+
+    def _again_later(self, action: str) -> None:
+        """Without end, since the job would stand still for ever, but never faster than this."""
+        if not self.timer.armed and self._held_by(action):
+            self.timer.arm(action, AGAIN_S)
+
+    def _held_by(self, action: str) -> bool:
+        """Whether this action has the worker; a CLEAR that failed half-way has it too."""
+        worker = self.worker
+        restoring_it = worker.restoration is not None and worker.restoration.action == action
+        return worker.action == action or (restoring_it and worker.restored_by == action)
+
+    def _has(self, action: str, phase: Phase) -> bool:
+        return (self.worker.job, self.worker.worker, action, phase) in self._entries
 
     def _not_held(self, order: Order) -> None:
         """A HOLD that failed holds nothing: lower the flag, give the worker back."""
         worker = self.worker
         if worker.action != order.action:
+            self.timer.disarm(order.action)
             return
         if worker.page is not None and worker.page.hold:
             worker.page.release()

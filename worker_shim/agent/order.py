@@ -76,7 +76,13 @@ class Deadline:
 
     total_s: float
     started: float = field(default_factory=time.monotonic)
+    waited_s: float = 0.0  # time in the lane that does not count
     laps: dict[str, int] = field(default_factory=dict)  # part of the order: milliseconds
+
+    def begin(self) -> None:
+        """The whole time counts from now: what was waited for was not the order's own doing."""
+        self.waited_s = time.monotonic() - self.started
+        self.lap("wait")
 
     def lap(self, part: str) -> None:
         """A part of the order is done; it began where the last one ended."""
@@ -85,7 +91,16 @@ class Deadline:
     @property
     def left_s(self) -> float:
         """Seconds left; never below a moment, so that a driver can still say what it waited for."""
-        return max(0.05, self.total_s - (time.monotonic() - self.started))
+        return max(0.05, self._left_s)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no time is left."""
+        return self._left_s <= 0
+
+    @property
+    def _left_s(self) -> float:
+        return self.total_s + self.waited_s - (time.monotonic() - self.started)
 
     @property
     def took_ms(self) -> int:

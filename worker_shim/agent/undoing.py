@@ -10,10 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from coordinator.core.errors import AllstopError, DriverError
 from worker_shim.agent.order import Deadline, Order, Outcome
+from worker_shim.agent.ports import Page
 from worker_shim.agent.worker import Worker
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -91,21 +95,21 @@ async def put_back(
 
 
 async def _let_go(worker: Worker, deadline: Deadline) -> None:
-    seen = await look(worker)
     trouble: list[str] = []
     drivers = worker.drivers
-    if seen.locked:
+    seen = await _try(look(worker), trouble)  # None: not seen, so everything may hold it
+    if seen is None or seen.locked:
         unlocking = drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
         await _try(unlocking, trouble)
-    if seen.stopped:
+    if worker.root_pid and (seen is None or seen.stopped):
         await _try(drivers.process.go_on(worker.root_pid), trouble)
-    if seen.holding and worker.page is not None:
-        worker.page.release()
-    after = seen if seen.free else await look(worker)
-    if not after.free:
+    if worker.page is not None and (seen is None or seen.holding):
+        await _try(_lower(worker.page), trouble)
+    after = seen if seen is not None and seen.free else await _try(look(worker), trouble)
+    if after is None or not after.free:
         worker.state = "faulted"
         raise DriverError(
-            f"the worker cannot be let go: {after}",
+            f"the worker cannot be let go: {after or 'how it stands cannot be seen'}",
             where=worker.where,
             advice="the job goes back to its last snapshot; restore it",
             definite=False,
@@ -122,8 +126,8 @@ async def put_away(worker: Worker, action: str, deadline: Deadline) -> Outcome:
     """
     if worker.restored_by == action:
         await worker.kill(deadline_s=deadline.left_s)
-        worker.state, worker.restored_by = "", ""
         await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+        worker.state, worker.restored_by = "", ""
         worker.end_hold()
         worker.leave_directory()
     if worker.restoration is not None and worker.restoration.action == action:
@@ -145,12 +149,19 @@ async def _delete(worker: Worker, action: str, *, stored: bool) -> None:
         await store.delete(store.place(worker.job, action, worker.worker))
 
 
-async def _try(step: Awaitable[None], trouble: list[str]) -> None:
+async def _lower(page: Page) -> None:
+    page.release()
+
+
+async def _try(step: Awaitable[T], trouble: list[str]) -> T | None:
     """Go on to the next step whatever this one says; the second look decides."""
     try:
-        await step
+        return await step
     except AllstopError as error:
         trouble.extend((str(error), *error.details))
+    except Exception as error:  # a fork that failed must not leave the other steps undone
+        trouble.append(f"{type(error).__name__}: {error}")
+    return None
 
 
 async def put_out(worker: Worker, deadline: Deadline) -> None:
