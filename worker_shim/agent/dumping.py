@@ -15,7 +15,7 @@ from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.files.port import OpenFile
 from worker_shim.images import manifest as manifests
 from worker_shim.images.port import Manifest
-from worker_shim.images.staging import FILES, IMAGES
+from worker_shim.images.staging import FILES, IMAGES, listed
 from worker_shim.network.port import Sockets
 from worker_shim.process.port import Tree
 
@@ -75,8 +75,9 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.ranks = worker.page.ranks(tree) if worker.page is not None else ()
     record = await _record(worker, tree, sockets, stats, facts)
     manifest = _manifest(worker, order, open_files)
+    staged = await asyncio.to_thread(listed, place)
     deadline.lap("record")
-    worker.dumped[order.action] = Dumped(record, manifest)
+    worker.dumped[order.action] = Dumped(record, manifest, staged)
     return Outcome(record=record, ranks=worker.ranks)
 
 

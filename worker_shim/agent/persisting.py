@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from coordinator.core.errors import Refused
+from coordinator.core.errors import DriverError, Refused
 from worker_shim.agent.order import Deadline, Order, Outcome
-from worker_shim.agent.worker import Worker
+from worker_shim.agent.worker import Dumped, Worker
+from worker_shim.images.staging import listed
 
 Progress = Callable[[Order, int, int], None]
 
@@ -17,6 +18,7 @@ Progress = Callable[[Order, int, int], None]
 async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Progress) -> Outcome:
     """Put the staged images into the store and complete the record; staging is then removed.
 
+    Raises DriverError, with nothing published, when staging is not what the dump left there.
     A crash before the store's rename leaves nothing visible there; one after it leaves a directory
     that no snapshot names.
     """
@@ -25,7 +27,7 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
         raise Refused(f"nothing of {order.action} is staged here", where=worker.where)
     drivers = worker.drivers
     place = drivers.staging.place(worker.job, worker.worker, order.action)
-    stored_bytes = await asyncio.to_thread(_bytes_below, place)
+    await asyncio.to_thread(_require_as_dumped, worker, dumped, place)
     where, digest = await drivers.store.put(
         place,
         dumped.manifest,
@@ -37,7 +39,7 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
         dumped.record,
         manifest=where,
         manifest_digest=digest,
-        image_bytes=stored_bytes,
+        image_bytes=sum(dumped.staged.values()),
         held_ms=worker.held_ms,
     )
     del worker.dumped[order.action]
@@ -45,5 +47,30 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
     return Outcome(record=record)
 
 
-def _bytes_below(place: Path) -> int:
-    return sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+def _require_as_dumped(worker: Worker, dumped: Dumped, place: Path) -> None:
+    """Torn images must never become a snapshot: every digest in it would be right."""
+    try:
+        now = listed(place)
+    except OSError as error:
+        raise _changed(worker, f"{place} cannot be read", str(error)) from error
+    for name, size in dumped.staged.items():
+        if name not in now:
+            raise _changed(worker, f"{name} is gone from staging", f"looked in {place}")
+        if now[name] != size:
+            raise _changed(
+                worker,
+                f"{name} in staging has {now[name]} bytes, the dump left {size}",
+                f"looked in {place}",
+            )
+    if more := sorted(set(now) - set(dumped.staged)):
+        raise _changed(worker, f"{more[0]} in staging is not of the dump", f"looked in {place}")
+
+
+def _changed(worker: Worker, what: str, detail: str) -> DriverError:
+    return DriverError(
+        what,
+        where=worker.where,
+        advice="something else writes to the staging directory: take a new checkpoint, and give "
+        "every shim of this machine a --node name of its own",
+        details=(detail,),
+    )

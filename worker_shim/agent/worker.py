@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ class Dumped:
 
     record: WorkerRecord
     manifest: Manifest
+    staged: Mapping[str, int]  # every file in staging and its size, as the dump left them
 
 
 @dataclass

@@ -69,6 +69,17 @@ class Staging:
         return room.f_bavail * room.f_frsize
 
 
+def listed(place: Path) -> dict[str, int]:
+    """Every regular file below a place but the owner's mark: its name there and its size in bytes.
+
+    Empty when there is no such place. Raises OSError when a file vanishes meanwhile.
+    """
+    files = sorted(path for path in place.rglob("*") if path.is_file())
+    names = {str(path.relative_to(place)): path.stat().st_size for path in files}
+    names.pop(OWNER, None)
+    return names
+
+
 def _remove(place: Path) -> None:
     """Take the owner's mark away last, so that a sweep still finds what a crash left."""
     if not place.exists():

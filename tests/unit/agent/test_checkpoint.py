@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -181,6 +184,39 @@ async def test_undo_after_persist_deletes_what_was_published(rig: Rig) -> None:
     assert rig.store.published
     await rig.done("UNDO")
     assert rig.store.published == {}
+    assert rig.free()
+
+
+def _gone(place: Path) -> None:
+    shutil.rmtree(place)
+
+
+def _cut_short(place: Path) -> None:
+    with open(place / "images/pages-1.img", "r+b") as file:
+        file.truncate(999)
+
+
+def _added(place: Path) -> None:
+    (place / "images/pages-2.img").write_bytes(b"p")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_gone, "is gone from staging"),
+        (_cut_short, "images/pages-1.img in staging has 999 bytes, the dump left 1000"),
+        (_added, "images/pages-2.img in staging is not of the dump"),
+    ],
+)
+async def test_staging_that_is_not_what_the_dump_left_is_not_published(
+    rig: Rig, damage: Callable[[Path], None], said: str
+) -> None:
+    await rig.to("RESUME")
+    damage(rig.staging.place("llm", 0, "a1"))
+    failed = (await rig.order("PERSIST")).failure
+    assert (failed.kind, said in failed.what, failed.definite) == ("DriverError", True, True)
+    assert not rig.store.published
+    await rig.done("UNDO")
     assert rig.free()
 
 
