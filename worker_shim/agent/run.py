@@ -16,11 +16,12 @@ from worker_shim.agent.agent import Agent
 from worker_shim.agent.build import build
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.follow import Follower
-from worker_shim.agent.leftovers import sweep
+from worker_shim.agent.leftovers import claim_node, sweep
 from worker_shim.agent.options import ShimOptions, WorkerSpec
-from worker_shim.agent.ports import LOG
+from worker_shim.agent.ports import LOG, Drivers
 from worker_shim.agent.stream import Stream
 from worker_shim.agent.worker import Worker
+from worker_shim.facts import NodeProbe
 
 log = structlog.get_logger(__name__)
 
@@ -33,12 +34,22 @@ async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
 
     Returns the exit code: the worker's own, 128 + N when signal N ended the worker or the shim, 0
     for a worker that was stopped on purpose. Raises SetupError, DriverError (missing binary, no
-    store), BadRequest, and Fenced for a worker that was not or is not the job, with nothing left
-    running.
+    store), BadRequest, Busy when another shim has this node's name and staging, and Fenced for a
+    worker that was not or is not the job, with nothing left running.
     """
     if not structlog.is_configured():  # stdout is the worker's
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     drivers, probe = build(options)
+    claim = await claim_node(drivers.staging)
+    try:
+        return await _run(options, spec, drivers, probe)
+    finally:
+        claim.release()
+
+
+async def _run(
+    options: ShimOptions, spec: WorkerSpec | None, drivers: Drivers, probe: NodeProbe
+) -> int:
     agent = Agent(drivers, Fence(options.state_dir / options.node), probe)
     stream = Stream(options.coordinators, agent)
     agent.start(stream.send)
