@@ -113,17 +113,10 @@ async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     ends = tuple(dict.fromkeys((*old, *new, *restoration.record.connections)))
     cleared = await drivers.network.clear(ends, deadline_s=deadline.left_s, ports=lock.listening)
     deadline.lap("clear")
-    aside = await asyncio.to_thread(
-        drivers.files.roll_back,
-        restoration.manifest.open_files,
-        restoration.place / FILES,
-        label=restoration.manifest.action,
-    )
-    deadline.lap("files")
     drivers.process.raise_pid_counter(restoration.facts.highest_pid)
     await _require_free_ids(worker, restoration.facts, deadline)
     deadline.lap("ids")
-    return Outcome(note=f"{cleared} sockets destroyed, {len(aside)} files kept aside")
+    return Outcome(note=f"{cleared} sockets destroyed")
 
 
 def _any(address: str) -> str:
@@ -167,7 +160,7 @@ def _command_line(task: int) -> str:
 
 
 async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
-    """Bring the tree back, stopped and under the network lock, as a child of this shim.
+    """Roll files back, then bring the tree back, stopped and locked, as a child of this shim.
 
     What CRIU has forked when it fails is gone again; the worker is then not there.
     """
@@ -175,6 +168,14 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     if worker.restored_by != order.action:
         raise Refused(f"{order.action} has not cleared this node", where=worker.where)
     manifest, images = restoration.manifest, restoration.place / IMAGES
+    # Not in CLEAR: old workers on other nodes may write to a shared file until all are cleared.
+    aside = await asyncio.to_thread(
+        drivers.files.roll_back,
+        manifest.open_files,
+        restoration.place / FILES,
+        label=manifest.action,
+    )
+    deadline.lap("files")
     moves = {move.old: move.new for move in order.addresses}
     close = leaving(restoration.sockets, restoration.connections, moves)
     await asyncio.to_thread(drivers.images.move_addresses, images, moves, close=close)
@@ -208,7 +209,8 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         worker.page.refresh_starts()
         worker.ranks = worker.page.ranks(tree)
     deadline.lap("look")
-    return Outcome(root_pid=root_pid, ranks=worker.ranks, note=f"{len(close)} connections closed")
+    note = f"{len(close)} connections closed, {len(aside)} files kept aside"
+    return Outcome(root_pid=root_pid, ranks=worker.ranks, note=note)
 
 
 def leaving(
