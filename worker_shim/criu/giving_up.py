@@ -66,8 +66,10 @@ async def run_or_give_up(
         await _end(running, mark, pids)
         raise
     finally:
-        await tasks.wait_untraced(pids, deadline_s=UNTRACED_S)
-        leave_repair_mode(pids)
+        try:
+            await tasks.wait_untraced(pids, deadline_s=UNTRACED_S)
+        finally:  # also when the wait is cancelled or fails: sockets left so are deaf for good
+            leave_repair_mode(pids)
 
 
 async def _end(running: asyncio.Future[Finished], mark: str, pids: Sequence[int]) -> bool:
