@@ -43,7 +43,7 @@ def abort(a: Attempt, failure: Failure, now: float) -> list[Command]:
         return finish(a, f"given up in {phase}: {failure.what}", now)
     sent = a.open_round(Phase.UNDO, a.policy.undo_s, now, capped=False, members=reachable)
     a.move(S.ABORTING, f"given up in {phase}: {failure.what}")
-    return [*a.orders(sent, now, reason=failure.what), a.announce(now)]
+    return [*a.orders(sent, now, reason=failure.what, keep=a.keep), a.announce(now)]
 
 
 def abort_for(a: Attempt, error: AllstopError, now: float) -> list[Command]:
@@ -156,7 +156,8 @@ def on_store_refused(a: Attempt, event: StoreRefused, now: float) -> list[Comman
 
 
 def on_commit_refused(a: Attempt, event: CommitRefused, now: float) -> list[Command]:
-    """The transaction surely did not happen: there is no snapshot."""
+    """There is no snapshot; where that is not sure, its images are kept."""
+    a.keep = not event.failure.definite
     if not a.adopted:
         return abort(a, event.failure, now)
     a.close_all(now)
@@ -235,7 +236,7 @@ def on_found_while_undoing(a: Attempt, event: NodeAttached, now: float) -> list[
         sent.awaited[member.worker] = member
         sent.expected = max(sent.expected, len(sent.awaited))
         reason = a.failure.what if a.failure else a.reason
-        commands.append(a.order(member, sent, now, reason=reason))
+        commands.append(a.order(member, sent, now, reason=reason, keep=a.keep))
     if commands:
         a.move(S.ABORTING, f"{event.facts.node} is in reach and told to undo")
     return commands

@@ -36,6 +36,7 @@ class Attempt(Action[AttemptState]):
     world_size: int = 0  # 0: not known before HOLD
     target: int = 0
     ordered: bool = False  # orders went out: there is something to undo
+    keep: bool = False  # whether it was committed is not known: undo leaves the images in the store
     answers: dict[int, tuple[RankState, ...]] = field(default_factory=dict)  # ranks at HOLD
     records: dict[int, WorkerRecord] = field(default_factory=dict)
     persisted: set[int] = field(default_factory=set)

@@ -151,7 +151,7 @@ TRANSITIONS: Table[AttemptState] = {
         AbortRequested: _TOO_LATE,
         Undone: _STORED,
         SnapshotCommitted: Ignored("that is known already"),
-        NodeAttached: Row(committing.on_back, (S.STOPPING,)),
+        NodeAttached: Row(committing.on_back_while_stopping, (S.STOPPING,)),
         StoreRefused: _TRANSACTION_TELLS,
         AttemptStored: _RECORDED,
     },

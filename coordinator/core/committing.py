@@ -208,6 +208,21 @@ def on_back(a: Attempt, event: NodeAttached, now: float) -> list[Command]:
     return []
 
 
+def on_back_while_stopping(a: Attempt, event: NodeAttached, now: float) -> list[Command]:
+    """A node that was away is in reach again: whoever still lives there is told to stop."""
+    alive = {s.worker for s in event.workers if s.job == a.job and s.state != "exited"}
+    sent = a.rounds[Phase.STOP]
+    commands: list[Command] = []
+    for worker in a.workers_on(event.facts.node):
+        a.lost.pop(worker, None)
+        if worker in alive:
+            member = sent.awaited[worker] = a.members[worker]
+            commands.append(a.order(member, sent, now, reason=f"stopped with snapshot {a.id}"))
+    if commands:
+        a.move(S.STOPPING, f"{event.facts.node} is in reach again and told to stop")
+    return commands
+
+
 def on_gone_while_stopping(a: Attempt, event: NodeLost | NodeLeft, now: float) -> list[Command]:
     for worker in aborting.lose(a, event):
         a.note(f"{a.members[worker]} went out of reach before it said that it had stopped")

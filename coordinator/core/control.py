@@ -28,13 +28,12 @@ from coordinator.core.failures import failure_of
 from coordinator.core.journal import Decision, Journal, cause_of
 from coordinator.core.model import (
     AttemptRecord,
-    AttemptState,
     JobRecord,
     RestoreRecord,
     RestoreState,
     WorkerState,
 )
-from coordinator.core.owed import Owed, Place, undo_of
+from coordinator.core.owed import Owed, Place, may_be_kept, stop_of, stops, undo_of
 from coordinator.core.policy import Policy
 from coordinator.core.questions import Questions
 from coordinator.core.returning import Restore
@@ -43,7 +42,6 @@ from coordinator.core.runs import Runs
 from coordinator.core.table import step
 
 HELD = frozenset({"held", "stopped", "restored"})
-UNDONE = frozenset({AttemptState.ABORTED, RestoreState.FAILED})
 
 
 class Control(Questions):
@@ -157,6 +155,9 @@ class Control(Questions):
         self._note(f"worker {state.worker} on {node} is held by {state.action}, which is over")
         kill = state.state == "restored"
         place = (state.job, state.worker, state.action)
+        ended = self._running.ended(state.action)
+        if stops(ended):
+            return [stop_of(place, node, self.epoch, self.policy.stop_s)]
         return [self._undo(node, place, kill=kill, incarnation=state.incarnation)]
 
     def _undo(
@@ -164,7 +165,7 @@ class Control(Questions):
     ) -> Command:
         """What has ended is undone; what is stored goes only if it surely is no snapshot's."""
         ended = self._running.ended(place[2])
-        keep = ended is None or ended.state not in UNDONE
+        keep = may_be_kept(ended)
         order = undo_of(place, node, self.epoch, self.policy.undo_s)
         return replace(order, kill=kill, keep=keep, incarnation=incarnation)
 

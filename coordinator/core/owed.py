@@ -6,9 +6,19 @@ will ever name them. Known to one leader only; a new one does not know which nod
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from coordinator.core.attempt import Attempt
 from coordinator.core.commands import SendOrder
-from coordinator.core.model import AttemptState, Phase
+from coordinator.core.model import (
+    AttemptRecord,
+    AttemptState,
+    Phase,
+    RestoreRecord,
+    RestoreState,
+)
+
+UNDONE = frozenset({AttemptState.ABORTED, RestoreState.FAILED})
 
 Place = tuple[str, int, str]  # job, worker, action
 
@@ -28,6 +38,26 @@ def undo_of(place: Place, node: str, epoch: int, deadline_s: float) -> SendOrder
     )
 
 
+def stop_of(place: Place, node: str, epoch: int, deadline_s: float) -> SendOrder:
+    """The order to stop a worker whose node was away when its committed attempt stopped the job."""
+    order = undo_of(place, node, epoch, deadline_s)
+    return replace(order, phase=Phase.STOP, reason=f"stopped with snapshot {place[2]}")
+
+
+def stops(ended: AttemptRecord | RestoreRecord | None) -> bool:
+    """Whether an action that has ended is a checkpoint after which the job is to stop."""
+    if not isinstance(ended, AttemptRecord):
+        return False
+    return ended.stop and ended.state is AttemptState.COMMITTED
+
+
+def may_be_kept(ended: AttemptRecord | RestoreRecord | None) -> bool:
+    """Whether what an action stored may be a snapshot's: it goes only if it surely is none's."""
+    if ended is None or ended.state not in UNDONE:
+        return True
+    return ended.failure is not None and not ended.failure.definite
+
+
 class Owed:
     """By node, what it has not said to be undone; the oldest are forgotten above the limit."""
 
@@ -38,7 +68,7 @@ class Owed:
     def owe(self, attempt: Attempt) -> None:
         """An attempt has ended: whoever was told to store images and did not undo it owes that."""
         stored = any(timing.phase is Phase.PERSIST for timing in attempt.timings)
-        if attempt.state is not AttemptState.ABORTED or not stored:
+        if attempt.state is not AttemptState.ABORTED or attempt.keep or not stored:
             return
         for member in attempt.members.values():
             if member.worker not in attempt.undone and member.node:

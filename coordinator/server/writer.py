@@ -1,8 +1,8 @@
 """Writes to the store: one of a job after another, each answered by an event.
 
-Nothing is repeated. A commit whose answer was lost is settled by reading until the store says
-whether it is there; that ends at the latest when the leadership does, because a leader that cannot
-reach the store for so long has lost its lease.
+Only what changes nothing when it is done twice is repeated. A commit whose answer was lost is
+settled by reading until the store says whether it is there; that ends at the latest when the
+leadership does, because a leader that cannot reach the store for so long has lost its lease.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ import structlog
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BugError, Fenced, StoreError
 from coordinator.core.failures import failure_of
-from coordinator.core.model import AttemptState, JobRecord, NodeFacts, RestoreRecord, Snapshot
+from coordinator.core.model import (
+    AttemptState,
+    JobRecord,
+    NodeFacts,
+    RestoreRecord,
+    RestoreState,
+    Snapshot,
+)
 from coordinator.store.port import Store
 
 log = structlog.get_logger(__name__)
@@ -26,6 +33,7 @@ WRITE_DEADLINE_S = 15.0
 SETTLE_PAUSE_S = 0.2
 SETTLE_PAUSE_MAX_S = 2.0
 LANE_MAX = 256
+RUNNING_TRIES = 5  # the same record in the same lane: to put it twice changes nothing
 
 _Answer = TypeVar("_Answer")
 
@@ -227,10 +235,21 @@ class Writer:
             pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
 
     async def _put_restore(self, command: commands.PutRestore) -> events.Event:
-        record = command.record
-        await self._bounded(
-            self._store.put_restore(record), f"restore {record.restore} to {record.state}"
-        )
+        """Put it; that a job runs again is put a few times, or the next leader would doubt it."""
+        record, pause_s = command.record, self._settle_pause_s
+        tries = RUNNING_TRIES if record.state is RestoreState.RUNNING else 1
+        for left in reversed(range(tries)):
+            try:
+                await self._bounded(
+                    self._store.put_restore(record), f"restore {record.restore} to {record.state}"
+                )
+                break
+            except StoreError as error:
+                if not left:
+                    raise
+                log.warning("a restore's end is put again", job=record.job, error=str(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
         return events.RestoreStored(record.restore, record.state)
 
     async def _commit(self, command: commands.CommitSnapshot) -> events.Event:
@@ -239,15 +258,22 @@ class Writer:
             await self._bounded(
                 self._store.commit(snapshot, command.record), f"snapshot {snapshot.snapshot}"
             )
-        except StoreError as error:
-            if error.definite:
+        except Fenced:
+            raise
+        except Exception as error:
+            # Whatever broke may have done so after the transaction was sent.
+            if isinstance(error, StoreError) and error.definite:
                 raise
             log.warning(
-                "the commit's answer was lost; looking", job=snapshot.job, action=snapshot.snapshot
+                "the commit's answer was lost; looking",
+                job=snapshot.job,
+                action=snapshot.snapshot,
+                error=repr(error),
             )
             if await self.find_commit(snapshot.job, snapshot.snapshot) is None:
+                what = error.what if isinstance(error, AllstopError) else repr(error)
                 raise StoreError(
-                    f"the commit was tried and is not in the store: {error.what}",
+                    f"the commit was tried and is not in the store: {what}",
                     advice="the job runs on; take the checkpoint again",
                 ) from error
         return events.SnapshotCommitted(snapshot.snapshot)

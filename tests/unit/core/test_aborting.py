@@ -120,6 +120,22 @@ def test_a_refused_commit_is_undone(world: World) -> None:
     assert failure(world).what == refused.what
 
 
+@pytest.mark.parametrize("definite", [True, False])
+def test_images_of_a_commit_that_may_have_happened_are_kept(world: World, definite: bool) -> None:
+    until(world, Phase.PERSIST)
+    world.answer_all()
+    world.writes.clear()
+    world.lose("node-2")
+    unsure = Failure("StoreError", "nobody knows", definite=definite)
+    world.event(events.CommitRefused("a1", unsure))
+    assert [(o.node, o.keep) for o in sent(world, Phase.UNDO)] == [("node-1", not definite)]
+    world.settle()
+    assert state(world) is S.ABORTED
+    world.attach("node-2")
+    owed = [(o.node, o.keep) for o in sent(world, Phase.UNDO)]
+    assert owed == ([("node-2", False)] if definite else [])
+
+
 def test_a_silent_store_keeps_the_commit_open_and_says_so(world: World) -> None:
     until(world, Phase.PERSIST)
     world.answer_all()

@@ -85,6 +85,27 @@ def test_stop_persists_before_anything_ends_and_never_resumes(world: World) -> N
     assert {w.state for n in world.nodes.values() for w in n.workers.values()} == {"exited"}
 
 
+def test_a_node_that_was_away_when_the_others_stopped_is_told_to_stop(world: World) -> None:
+    until(world, Phase.STOP, stop=True)
+    world.lose("node-2")
+    world.attach("node-2")
+    assert [o.node for o in sent(world, Phase.STOP)] == ["node-1", "node-2"]
+    world.settle()
+    assert state(world) is S.COMMITTED
+    assert {w.state for n in world.nodes.values() for w in n.workers.values()} == {"exited"}
+
+
+def test_a_node_that_is_back_after_the_job_was_stopped_is_told_to_stop(world: World) -> None:
+    until(world, Phase.STOP, stop=True)
+    world.lose("node-2")
+    world.answer_all(Phase.STOP)
+    assert state(world) is S.COMMITTED
+    world.attach("node-2")
+    assert [(o.node, o.phase) for o in world.orders] == [("node-2", Phase.STOP)]
+    world.settle()
+    assert {w.state for n in world.nodes.values() for w in n.workers.values()} == {"exited"}
+
+
 def test_freeze_skips_hold_and_park(world: World) -> None:
     until(world, Phase.DUMP, cut=Cut.FREEZE)
     assert [t.phase for t in world.control.attempts()[0].timings] == [Phase.ADMIT]

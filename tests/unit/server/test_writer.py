@@ -8,18 +8,21 @@ from typing import Any
 import pytest
 
 from coordinator.core import commands, events
-from coordinator.core.errors import AllstopError, Fenced
+from coordinator.core.errors import AllstopError, Fenced, StoreError
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
     Cut,
     JobRecord,
+    Plan,
     RankState,
+    RestoreRecord,
+    RestoreState,
     Snapshot,
     WorkerState,
 )
 from coordinator.core.snapshot import digest_of
-from coordinator.server.writer import LANE_MAX, Writer
+from coordinator.server.writer import LANE_MAX, RUNNING_TRIES, Writer
 from coordinator.store.memory import Fault, MemoryStore
 from tests.support.fake_node import facts_of, worker_record
 
@@ -54,6 +57,18 @@ SNAPSHOT = Snapshot(
     image_bytes=RECORD.image_bytes,
     digest=digest_of((RECORD,)),
     committed_unix_s=9.0,
+)
+RESTORE = RestoreRecord(
+    restore="llm-20261129-130000-bbbbbb",
+    job="llm",
+    snapshot=SNAPSHOT.snapshot,
+    state=RestoreState.RUNNING,
+    epoch=2,
+    incarnation=2,
+    plan=Plan("llm", SNAPSHOT.snapshot, (), ()),
+    deadline_s=60,
+    requested_unix_s=1000.0,
+    reason="it runs again",
 )
 COMMIT = commands.CommitSnapshot(SNAPSHOT, replace(ATTEMPT, state=AttemptState.COMMITTED))
 
@@ -149,6 +164,71 @@ async def test_settling_goes_on_while_the_store_cannot_be_read(
     await desk.write(COMMIT)
     assert not failures
     assert desk.told[-1] == events.SnapshotCommitted(ATTEMPT.attempt)
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_commit_that_broke_in_some_other_way_is_settled_too(
+    monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    desk = Desk()
+    await desk.write(commands.PutAttempt(ATTEMPT))
+    real = desk.store.commit
+
+    async def broken(snapshot: Snapshot, record: AttemptRecord) -> None:
+        if there:
+            await real(snapshot, record)
+        raise RuntimeError("the channel was closed")
+
+    monkeypatch.setattr(desk.store, "commit", broken)
+    await desk.write(COMMIT)
+    answer = desk.told[-1]
+    if there:
+        assert answer == events.SnapshotCommitted(ATTEMPT.attempt)
+    else:
+        assert isinstance(answer, events.CommitRefused)
+        assert answer.failure.definite
+        assert "the channel was closed" in answer.failure.what
+
+
+async def test_a_commit_that_cannot_be_looked_for_is_not_refused_for_sure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+    await desk.write(commands.PutAttempt(ATTEMPT))
+
+    async def broken(*_: object) -> None:
+        raise RuntimeError("the channel was closed")
+
+    monkeypatch.setattr(desk.store, "commit", broken)
+    monkeypatch.setattr(desk.store, "find_commit", broken)
+    await desk.write(COMMIT)
+    answer = desk.told[-1]
+    assert isinstance(answer, events.CommitRefused)
+    assert not answer.failure.definite
+
+
+@pytest.mark.parametrize(
+    ("state", "failures", "tries"),
+    [
+        (RestoreState.RUNNING, 1, 2),
+        (RestoreState.RUNNING, 99, RUNNING_TRIES),
+        (RestoreState.CLEARING, 1, 1),
+    ],
+)
+async def test_that_a_restored_job_runs_is_put_again(
+    monkeypatch: pytest.MonkeyPatch, state: RestoreState, failures: int, tries: int
+) -> None:
+    desk, tried = Desk(), [0]
+
+    async def flaky(record: RestoreRecord) -> None:
+        tried[0] += 1
+        if tried[0] <= failures:
+            raise StoreError("no leader", definite=False)
+
+    monkeypatch.setattr(desk.store, "put_restore", flaky)
+    (told,) = await desk.write(commands.PutRestore(replace(RESTORE, state=state)))
+    assert tried == [tries]
+    assert isinstance(told, events.RestoreStored if tries > failures else events.StoreRefused)
 
 
 async def test_a_refused_attempt_says_so() -> None:
