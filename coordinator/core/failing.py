@@ -19,7 +19,7 @@ from coordinator.core.events import (
     WorkerExited,
 )
 from coordinator.core.failures import listed
-from coordinator.core.model import Failure, Phase, RestoreState
+from coordinator.core.model import Failure, Phase, RestoreState, WorkerState
 from coordinator.core.returning import Restore, toward_restore
 
 S = RestoreState
@@ -169,6 +169,11 @@ def on_store_refused(r: Restore, event: StoreRefused, now: float) -> list[Comman
     return finish(r, f"whether the restore was recorded is not known: {event.failure.what}", now)
 
 
+def on_clear_refused(r: Restore, event: StoreRefused, now: float) -> list[Command]:
+    """That the old incarnation goes could not be recorded, so nothing of it may be touched."""
+    return fail(r, event.failure, now)
+
+
 def on_time(r: Restore, event: TimePassed, now: float) -> list[Command]:
     """Somebody was awaited in vain."""
     overdue = r.overdue(now)
@@ -217,18 +222,38 @@ def on_lost_while_undoing(r: Restore, event: NodeLost | NodeLeft, now: float) ->
 
 
 def on_found_while_undoing(r: Restore, event: NodeAttached, now: float) -> list[Command]:
-    """A node of the plan is (again) in reach: it is told to clear away what it has."""
+    """A node of the plan is (again) in reach: it is told to clear away what it has.
+
+    An heir looks before it kills: the last record of a restore that was through may be lost.
+    """
     sent = r.rounds[Phase.UNDO]
     commands: list[Command] = []
+    running = {state.worker for state in event.workers if _runs_restored(r, state)}
     for worker in r.workers_on(event.facts.node):
         member = r.members[worker]
+        if worker in running:
+            r.found.add(worker)
+            sent.awaited.pop(worker, None)
+            r.note(f"{member} was found running, released")
+            continue
+        r.found.discard(worker)
         sent.awaited[worker] = member
         sent.expected = max(sent.expected, len(sent.awaited))
         order = r.order(member, sent, now, kill=True, incarnation=r.incarnation, reason=r.reason)
         commands.append(order)
     if commands:
         r.move(S.FAILING, f"{event.facts.node} is in reach and told to clear away")
-    return commands
+    return [*commands, *_settle(r, now)] if running else commands
+
+
+def _runs_restored(r: Restore, state: WorkerState) -> bool:
+    """Whether a worker is what an earlier leader's restore released, and runs."""
+    return (
+        r.adopted
+        and r.cleared
+        and (state.job, state.state, state.incarnation) == (r.job, "running", r.incarnation)
+        and not state.action
+    )
 
 
 def on_undo_late(r: Restore, event: TimePassed, now: float) -> list[Command]:
@@ -242,7 +267,17 @@ def on_undo_late(r: Restore, event: TimePassed, now: float) -> list[Command]:
 
 def _settle(r: Restore, now: float) -> list[Command]:
     sent = r.rounds[Phase.UNDO]
-    return finish(r, _outcome(r), now) if sent.complete else r.progress(sent, now)
+    if not sent.complete:
+        return r.progress(sent, now)
+    return _found_running(r, now) if r.found == r.members.keys() else finish(r, _outcome(r), now)
+
+
+def _found_running(r: Restore, now: float) -> list[Command]:
+    r.close_all(now)
+    r.failure = None
+    r.move(S.RUNNING, f"every worker of snapshot {r.snapshot_id} was found running, released")
+    record = r.record()
+    return [PutRestore(record), r.announce(now, last=True, restore=record)]
 
 
 def _outcome(r: Restore) -> str:

@@ -87,6 +87,8 @@ TRANSITIONS: Table[RestoreState] = {
         WorkerExited: Row(returning.on_stray_ended, (S.CLEARING, S.RESTORING)),
         NodeReported: Row(returning.on_report, (S.CLEARING, S.RESTORING)),
         **_trouble(S.CLEARING),
+        RestoreStored: Row(returning.on_clear_recorded, (S.CLEARING,)),
+        StoreRefused: Row(failing.on_clear_refused, _TO),
         NodeLost: Row(failing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
         NodeLeft: Row(failing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
     },
@@ -119,7 +121,7 @@ TRANSITIONS: Table[RestoreState] = {
         OrderFailed: Row(failing.on_undo_failed, _TO),
         NodeLost: Row(failing.on_lost_while_undoing, _TO),
         NodeLeft: Row(failing.on_lost_while_undoing, _TO),
-        NodeAttached: Row(failing.on_found_while_undoing, (S.FAILING,)),
+        NodeAttached: Row(failing.on_found_while_undoing, (*_TO, S.RUNNING)),
         TimePassed: Row(failing.on_undo_late, _TO),
         **dict.fromkeys(
             (Fetched, Cleared, Restored, GpuRestored, GpuUnlocked, Released), _GIVEN_UP

@@ -25,6 +25,7 @@ from coordinator.core.events import (
     Released,
     RestoreAdmitted,
     Restored,
+    RestoreStored,
     WorkerExited,
 )
 from coordinator.core.model import (
@@ -61,6 +62,7 @@ class Restore(Action[RestoreState]):
     ordered: bool = False
     cleared: bool = False  # CLEAR was ordered: the old incarnation is gone, or partly
     admitted: bool = False  # the incarnation is raised in the store
+    found: set[int] = field(default_factory=set)  # of an adopted one: members that run restored
 
     def record(self) -> RestoreRecord:
         """The restore as etcd keeps it."""
@@ -190,11 +192,20 @@ def on_fetched(r: Restore, event: Fetched, now: float) -> list[Command]:
     more = _answered(r, event, Phase.FETCH, now)
     if more is not None:
         return more
+    r.open_round(Phase.CLEAR, r.policy.admit_s, now, whom="the store")
+    r.move(S.CLEARING, "every image is in place; that the old incarnation goes is recorded first")
+    return [PutRestore(r.record()), r.announce(now)]
+
+
+def on_clear_recorded(r: Restore, event: RestoreStored, now: float) -> list[Command]:
+    """The record says that the old incarnation goes, so a new leader knows: now it may go."""
+    if r.cleared:
+        r.ignore("that it is cleared away is recorded already")
+        return []
     sent = r.open_round(
         Phase.CLEAR, r.policy.clear_s, now, holds=True, hold_extra_s=r.policy.margin_s
     )
     r.cleared = True
-    r.move(S.CLEARING, f"every image is in place; incarnation {r.old_incarnation} is cleared away")
     addresses = {move.old: move.new for move in r.plan.addresses}
     own = of_the_job(r.records.values())
     commands: list[Command] = [
@@ -208,7 +219,8 @@ def on_fetched(r: Restore, event: Fetched, now: float) -> list[Command]:
         )
         for member in sent.awaited.values()
     ]
-    return [PutRestore(r.record()), *commands, *_fence_strays(r), r.announce(now)]
+    r.move(S.CLEARING, f"recorded; incarnation {r.old_incarnation} is cleared away")
+    return [*commands, *_fence_strays(r), r.announce(now)]
 
 
 def on_found(r: Restore, event: NodeAttached, now: float) -> list[Command]:

@@ -306,6 +306,21 @@ def test_a_new_leader_clears_away_what_it_finds(world: World, phase: Phase) -> N
     assert state(world, "r2") is S.RUNNING
 
 
+def test_nothing_is_cleared_before_that_is_recorded(world: World) -> None:
+    world.restore("llm", "r1", "a1")
+    world.store()
+    world.answer_all(Phase.FETCH)
+    assert state(world) is S.CLEARING
+    assert not world.orders
+    world.writes.clear()
+    world.event(events.StoreRefused("r1", Failure("StoreError", "etcd said no")))
+    world.settle()
+    assert state(world) is S.FAILED
+    assert failure(world).what == "etcd said no"
+    assert incarnations(world)["node-1"] == [2], "the old worker is the job again"
+    assert world.control.jobs()[0].job.incarnation == 2
+
+
 def test_devices_have_rounds_of_their_own_between_all_back_and_release(world: World) -> None:
     snapshot = world.snapshots["a1"]
     r = Restore(
@@ -339,6 +354,8 @@ def test_devices_have_rounds_of_their_own_between_all_back_and_release(world: Wo
     for kind in kinds:
         for member in list(r.members.values()):
             step(TRANSITIONS, r, kind(1, member.node, "llm", member.worker, "r9"), 2.0)
+        if r.state is S.CLEARING:
+            step(TRANSITIONS, r, events.RestoreStored("r9", "CLEARING"), 2.0)
         states.append(r.state)
     assert states == [
         S.CLEARING,

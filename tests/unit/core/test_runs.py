@@ -172,6 +172,7 @@ def test_a_started_worker_waits_for_the_end_of_a_restore(world: World) -> None:
     world.store()
     assert launch(world, 1, "node-4") == []
     world.answer_all(Phase.FETCH)
+    world.store()
     world.answer_all(Phase.CLEAR)
     assert ("llm", 1) not in world.nodes["node-4"].workers, "it ends before the trees come back"
     world.report("node-4")
