@@ -8,6 +8,7 @@ import importlib.util
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -52,7 +53,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=None, help="repeat a run's random choices")
 
 
+def obey_signals() -> None:
+    """Undo what nohup and a shell's `&` hand down: what tests start must obey SIGINT and SIGHUP."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    obey_signals()
     if config.getoption("--seed") is None:
         config.option.seed = random.SystemRandom().randrange(1 << 32)
 

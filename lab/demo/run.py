@@ -97,8 +97,9 @@ def terminated_as_interrupted() -> Iterator[None]:
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, interrupt)
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup
+            signal.signal(number, interrupt)
     try:
         yield
     finally:

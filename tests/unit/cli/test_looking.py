@@ -99,8 +99,11 @@ def test_nodes(cli: Cli, operator: FakeOperator) -> None:
 def test_snapshots_newest_first(cli: Cli, operator: FakeOperator) -> None:
     older = records.Snapshot(snapshot="llm-0", job="llm", cut=records.CUT_FREEZE, step=0)
     older.committed_unix_s = SNAPSHOT.committed_unix_s - 100
+    newer = records.Snapshot()
+    newer.CopyFrom(SNAPSHOT)
+    newer.committed_unix_s = time.time() - 125
     operator.replies["ListSnapshots"] = pb.ListSnapshotsReply(
-        snapshots=[older, SNAPSHOT], latest="llm-1"
+        snapshots=[older, newer], latest="llm-1"
     )
     _, first, second = cli("snapshots", "llm").out.splitlines()
     assert first.startswith("llm-1 (latest)")
