@@ -98,3 +98,7 @@ def test_core_takes_time_as_an_argument() -> None:
     core = (path for path in sources() if below(path, ("coordinator/core",)))
     clocks = [f"{name_of(p)}:{line} {n}" for p in core for n, line in calls(p) if n in CLOCKS]
     assert not clocks
+
+
+def test_the_readme_is_filled_in() -> None:
+    assert "@@" not in (ROOT / "README.md").read_text(), "numbers come from a run"
