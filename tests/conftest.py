@@ -4,6 +4,7 @@ With ALLSTOP_MUST_RUN=1 (CI) what needs root, CRIU, etcd or PyTorch fails where 
 """
 
 import contextlib
+import ctypes
 import importlib.util
 import os
 import random
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MUST_RUN = os.environ.get("ALLSTOP_MUST_RUN", "") not in ("", "0")
 MUST_RUN_MARKERS = ("root", "criu", "etcd", "torch")
 ETCD_START_TIMEOUT_S = 20.0
+PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 ETCD_START_TRIES = 3
 
 
@@ -65,6 +67,16 @@ def pytest_configure(config: pytest.Config) -> None:
     obey_signals()
     if config.getoption("--seed") is None:
         config.option.seed = random.SystemRandom().randrange(1 << 32)
+
+
+@pytest.fixture(autouse=True)
+def no_subreaper() -> Iterator[None]:
+    """A process driver makes its process a subreaper; this one would then keep labs' orphans.
+
+    Unreaped they stay in the lab's PID namespace, whose PID 1 cannot end before they are gone.
+    """
+    yield
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
