@@ -2,9 +2,9 @@
 
 import pytest
 
-from coordinator.core import commands
 from coordinator.core.model import Phase, RestoreState
-from tests.support.core_shims import Node, facts
+from tests.support.core_checks import sent
+from tests.support.core_restores import half_lost_world, incarnations, state, until
 from tests.support.core_world import World
 
 S = RestoreState
@@ -12,40 +12,7 @@ S = RestoreState
 
 @pytest.fixture
 def world() -> World:
-    """A job with a snapshot; the node of its second worker is lost, and there is a spare."""
-    made = World()
-    for name in ("node-1", "node-2", "node-3"):
-        made.node(Node(facts(name)))
-    made.start("llm", ["node-1", "node-2"], ranks=2)
-    made.checkpoint("llm", "a1")
-    made.settle()
-    made.lose("node-2", "power cut")
-    return made
-
-
-def until(world: World, phase: Phase) -> None:
-    world.restore("llm", "r1", "a1")
-    for _ in range(10):
-        if any(o.phase is phase for o in world.orders):
-            return
-        world.store()
-        if not any(o.phase is phase for o in world.orders):
-            world.answer_all()
-    raise AssertionError(f"{phase} never came")
-
-
-def state(world: World, restore: str = "r1") -> RestoreState:
-    record = world.control.restore(restore)
-    assert record is not None
-    return record.state
-
-
-def sent(world: World, phase: Phase) -> list[commands.SendOrder]:
-    return [o for o in world.orders if o.phase is phase]
-
-
-def incarnations(world: World) -> dict[str, list[int]]:
-    return {n.name: [w.incarnation for w in n.workers.values()] for n in world.nodes.values()}
+    return half_lost_world()
 
 
 @pytest.mark.parametrize("order", [("node-1", "node-3"), ("node-3", "node-1")])

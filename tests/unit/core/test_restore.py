@@ -18,6 +18,8 @@ from coordinator.core.model import (
 from coordinator.core.restore import TRANSITIONS
 from coordinator.core.returning import Restore
 from coordinator.core.table import step
+from tests.support.core_checks import sent
+from tests.support.core_restores import half_lost_world, incarnations, state, until
 from tests.support.core_shims import Node, Worker, facts
 from tests.support.core_world import World
 
@@ -27,32 +29,7 @@ PHASES = (Phase.FETCH, Phase.CLEAR, Phase.RESTORE, Phase.RELEASE)
 
 @pytest.fixture
 def world() -> World:
-    """A job with a snapshot; the node of its second worker is lost, and there is a spare."""
-    made = World()
-    for name in ("node-1", "node-2", "node-3"):
-        made.node(Node(facts(name)))
-    made.start("llm", ["node-1", "node-2"], ranks=2)
-    made.checkpoint("llm", "a1")
-    made.settle()
-    made.lose("node-2", "power cut")
-    return made
-
-
-def until(world: World, phase: Phase) -> None:
-    world.restore("llm", "r1", "a1")
-    for _ in range(10):
-        if any(o.phase is phase for o in world.orders):
-            return
-        world.store()
-        if not any(o.phase is phase for o in world.orders):
-            world.answer_all()
-    raise AssertionError(f"{phase} never came")
-
-
-def state(world: World, restore: str = "r1") -> RestoreState:
-    record = world.control.restore(restore)
-    assert record is not None
-    return record.state
+    return half_lost_world()
 
 
 def failure(world: World, restore: str = "r1") -> Failure:
@@ -60,14 +37,6 @@ def failure(world: World, restore: str = "r1") -> Failure:
     assert record is not None
     assert record.failure is not None
     return record.failure
-
-
-def sent(world: World, phase: Phase) -> list[commands.SendOrder]:
-    return [o for o in world.orders if o.phase is phase]
-
-
-def incarnations(world: World) -> dict[str, list[int]]:
-    return {n.name: [w.incarnation for w in n.workers.values()] for n in world.nodes.values()}
 
 
 def test_the_lost_worker_lands_on_the_spare_and_the_other_stays(world: World) -> None:
