@@ -12,7 +12,7 @@ help: ## list the targets
 	@echo; echo 'options: make demo JSON=1   make demo ARGS="--ranks-per-node 4"   make test ARGS="-k lab -x"'
 
 demo: .venv/.stamp tools ## a real two-node job is saved, loses a node, and comes back bit-exact (root)
-	@$(BIN)/allstop demo $(if $(JSON),--json) $(ARGS)
+	@$(BIN)/allstop demo $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
 test: .venv/.stamp tools ## all tests; those that need root, CRIU or etcd skip where that is absent
 	@$(BIN)/python -m pytest $(ARGS)
@@ -39,7 +39,7 @@ check-proto: .venv/.stamp
 	{ echo 'proto/: generated code differs, run `make proto`' >&2; exit 1; }
 
 bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coordination alone
-	@$(BIN)/python -m bench $(if $(JSON),--json) $(ARGS)
+	@$(BIN)/python -m bench $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
 clean: ## remove what was made here: .venv, .tools, caches
 	rm -rf .venv .tools .tools.new .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,16 +9,20 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 from coordinator.core.errors import AllstopError, BadRequest, SetupError
 from lab.cluster import Lab
 from lab.demo.options import JOB, DemoOptions
 from lab.demo.report import DemoReport
 from lab.demo.story import Say, Story
+from lab.demo.training import run_undisturbed
 from lab.errors import LabError, LabUnavailable
 from lab.memory import free_memory_bytes, in_memory
+
+T = TypeVar("T")
 
 MEMORY_MIN_BYTES = 10 << 30  # the job, its images twice, and some
 
@@ -32,13 +36,14 @@ def run_demo(options: DemoOptions, say: Say, tell: Callable[[DemoReport], None])
     """
     if not options.spare:
         raise BadRequest("the demo needs a node for the lost worker", advice="--spares 1")
-    with terminated_as_interrupted(), stage() as root:
+    with interruptible() as interruption, stage() as root:
         try:
             names = [*options.busy, *options.spare]
             with Lab(root / "lab", names, private=own_directories(root)) as lab:
                 story = Story(options, lab, root, say)
-                report = asyncio.run(story.play())
-                tell(report)
+                played = asyncio.run(interruption.obeyed_by(story.play()))
+                say("the same command again, undisturbed and without allstop, to compare")
+                tell(story.report(played, run_undisturbed(options, root)))
                 if options.keep:
                     keep(story, say)
         except LabUnavailable as missing:
@@ -86,14 +91,43 @@ def own_directories(root: Path) -> tuple[str, ...]:
     return () if any(path.is_relative_to("/tmp") for path in needed) else ("/tmp",)
 
 
+class Interruption:
+    """What a signal interrupts: the event loop's task while there is one, else the main thread."""
+
+    def __init__(self) -> None:
+        self._cancel: Callable[[], object] | None = None
+
+    async def obeyed_by(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`; an interruption cancels it, and raises KeyboardInterrupt when it has ended.
+
+        Nothing is raised into the callback that happens to run: a library's would swallow it.
+        """
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        finally:
+            self._cancel = None
+
+    def interrupt(self) -> None:
+        """Called by a signal's handler."""
+        if self._cancel is None:
+            raise KeyboardInterrupt
+        self._cancel()
+
+
 @contextlib.contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
+def interruptible() -> Iterator[Interruption]:
     """Treat SIGTERM and SIGHUP as Ctrl-C; the first is obeyed, and the clean-up not disturbed."""
+    interruption = Interruption()
 
     def interrupt(number: int, frame: object) -> None:
-        for each in before:  # the clean-up is not to be interrupted
+        for each in before:
             signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        interruption.interrupt()
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
@@ -101,7 +135,7 @@ def terminated_as_interrupted() -> Iterator[None]:
         if handler is not signal.SIG_IGN:  # nohup
             signal.signal(number, interrupt)
     try:
-        yield
+        yield interruption
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -17,7 +17,7 @@ from coordinator.core.model import AttemptRecord, RestoreRecord, Snapshot
 from lab.cluster import Lab
 from lab.demo.options import JOB, DemoOptions
 from lab.demo.report import DemoReport, Move, SnapshotSummary
-from lab.demo.training import environment, read_result, run_undisturbed, torchrun
+from lab.demo.training import environment, read_result, torchrun
 from lab.deployment import Deployment
 from lab.host import Host
 
@@ -28,6 +28,20 @@ POLL_S = 0.05
 SAY_EVERY_S = 3.0
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What the acts with allstop came to."""
+
+    attempt: AttemptRecord
+    snapshot: Snapshot
+    restored: RestoreRecord
+    connections_kept: int
+    lost_at_step: int
+    lost_after_ms: int
+    recovery_ms: int
+    outage_ms: int
 
 
 @dataclass
@@ -48,8 +62,8 @@ class Story:
         """Where rank 0 writes what it ended with."""
         return self.root / "result.json"
 
-    async def play(self) -> DemoReport:
-        """All acts; raises AllstopError naming what went wrong."""
+    async def play(self) -> Played:
+        """All acts with allstop; raises AllstopError naming what went wrong."""
         self.start()
         async with OperatorClient([self.deployment.socket]) as client:
             await self.reach(client, self.options.checkpoint_at, START_TIMEOUT_S)
@@ -59,25 +73,36 @@ class Story:
             restored, recovery_ms = await self.restore(client)
             kept = self.connections_kept(snapshot, restored)
             await self.reach(client, lost_at_step + 1, TRAIN_TIMEOUT_S)
-            outage_ms = round((time.monotonic() - killed_at) * 1000)
+            outage_s = time.monotonic() - killed_at
             await self.reach_end(client)
-        ended = read_result(self.result)
-        self.say("the same command again, undisturbed and without allstop, to compare")
-        undisturbed = await asyncio.to_thread(run_undisturbed, self.options, self.root)
+        return Played(
+            attempt=attempt,
+            snapshot=snapshot,
+            restored=restored,
+            connections_kept=kept,
+            lost_at_step=lost_at_step,
+            lost_after_ms=round((noticed_at - killed_at) * 1000),
+            recovery_ms=recovery_ms,
+            outage_ms=round(outage_s * 1000),
+        )
+
+    def report(self, played: Played, undisturbed: dict[str, Any]) -> DemoReport:
+        """What was measured, and whether the job ended as the `undisturbed` run did."""
+        ended, snapshot = read_result(self.result), played.snapshot
         return DemoReport(
             world_size=snapshot.world_size,
             snapshot=summary_of(snapshot),
             killed_node=self.options.killed,
-            moved=moves_of(restored),
-            connections_kept=kept,
-            steps_repeated=lost_at_step - snapshot.step,
+            moved=moves_of(played.restored),
+            connections_kept=played.connections_kept,
+            steps_repeated=played.lost_at_step - snapshot.step,
             bit_exact=same_bits(ended, undisturbed),
             final_loss=ended["final_loss"],
-            pause_ms=attempt.pause_ms,
+            pause_ms=played.attempt.pause_ms,
             raw_dump_ms=max(worker.dump_ms for worker in snapshot.workers),
-            recovery_ms=recovery_ms,
-            lost_after_ms=round((noticed_at - killed_at) * 1000),
-            outage_ms=outage_ms,
+            recovery_ms=played.recovery_ms,
+            lost_after_ms=played.lost_after_ms,
+            outage_ms=played.outage_ms,
             cut=str(self.options.cut),
             digest=ended["digest"],
             undisturbed_digest=undisturbed["digest"],
@@ -155,6 +180,7 @@ class Story:
     async def lose_a_node(self, client: OperatorClient) -> tuple[int, float, float]:
         """Pull the plug of one busy node; returns the job's last step, and two times."""
         killed = self.options.killed
+        self.check_processes()
         last_step = await self.step_of(client)
         killed_at = time.monotonic()
         self.lab.hosts[killed].power_off()
