@@ -231,6 +231,9 @@ class AttemptRecord:
     failure: Failure | None = None
     timings: tuple[PhaseTiming, ...] = ()
     pause_ms: int = 0  # from all parked (or frozen) to all resumed, as far as known
+    nodes: tuple[str, ...] = ()  # of its workers, by their number; settled when it began
+    owed: tuple[int, ...] = ()  # workers that have not said that they were undone, or stopped
+    keep: bool = False  # it may be a snapshot all the same: what is stored stays
 
 
 @dataclass(frozen=True)
@@ -306,6 +309,7 @@ class RestoreRecord:
     reason: str
     failure: Failure | None = None
     timings: tuple[PhaseTiming, ...] = ()
+    owed: tuple[int, ...] = ()  # workers that have not said that they were cleared away
 
 
 @dataclass(frozen=True)

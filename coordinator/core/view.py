@@ -18,10 +18,13 @@ class JobView:
     job: JobRecord
     workers: tuple[WorkerState, ...]  # of the present incarnation, by number
     nodes: tuple[str, ...]  # where these workers are, in the same order
-    state: str  # running, checkpointing, restoring, starting, incomplete, exited, unknown
+    # running, checkpointing, restoring, starting, incomplete, exited, unknown, damaged
+    state: str
     action: str = ""  # the attempt or restore that has the job
     step: int = 0  # highest boundary seen
     latest_unix_s: float = 0.0  # when the newest snapshot was committed; 0: there is none
+    waiting: str = ""  # what its launched workers wait for; empty: none waits
+    problems: tuple[str, ...] = ()  # what of it cannot be read in the store, by key
 
 
 @dataclass(frozen=True)

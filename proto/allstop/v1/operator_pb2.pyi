@@ -8,16 +8,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CheckpointRequest(_message.Message):
-    __slots__ = ("job", "cut", "stop", "deadline_s")
+    __slots__ = ("job", "cut", "stop", "deadline_s", "phase_deadlines")
     JOB_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    PHASE_DEADLINES_FIELD_NUMBER: _ClassVar[int]
     job: str
     cut: _records_pb2.Cut
     stop: bool
     deadline_s: float
-    def __init__(self, job: _Optional[str] = ..., cut: _Optional[_Union[_records_pb2.Cut, str]] = ..., stop: _Optional[bool] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    phase_deadlines: _containers.RepeatedCompositeFieldContainer[PhaseDeadline]
+    def __init__(self, job: _Optional[str] = ..., cut: _Optional[_Union[_records_pb2.Cut, str]] = ..., stop: _Optional[bool] = ..., deadline_s: _Optional[float] = ..., phase_deadlines: _Optional[_Iterable[_Union[PhaseDeadline, _Mapping]]] = ...) -> None: ...
+
+class PhaseDeadline(_message.Message):
+    __slots__ = ("phase", "deadline_s")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    phase: _records_pb2.Phase
+    deadline_s: float
+    def __init__(self, phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("job", "snapshot", "deadline_s")
@@ -114,7 +124,7 @@ class ListJobsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class JobView(_message.Message):
-    __slots__ = ("job", "workers", "nodes", "state", "action", "step", "latest_unix_s")
+    __slots__ = ("job", "workers", "nodes", "state", "action", "step", "latest_unix_s", "waiting", "problems")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +132,8 @@ class JobView(_message.Message):
     ACTION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     LATEST_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     job: _records_pb2.JobRecord
     workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
     nodes: _containers.RepeatedScalarFieldContainer[str]
@@ -129,7 +141,9 @@ class JobView(_message.Message):
     action: str
     step: int
     latest_unix_s: float
-    def __init__(self, job: _Optional[_Union[_records_pb2.JobRecord, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., nodes: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., action: _Optional[str] = ..., step: _Optional[int] = ..., latest_unix_s: _Optional[float] = ...) -> None: ...
+    waiting: str
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[_Union[_records_pb2.JobRecord, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., nodes: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., action: _Optional[str] = ..., step: _Optional[int] = ..., latest_unix_s: _Optional[float] = ..., waiting: _Optional[str] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
     __slots__ = ("jobs",)

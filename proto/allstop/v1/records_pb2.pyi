@@ -315,7 +315,7 @@ class PhaseTiming(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., started_ms: _Optional[int] = ..., took_ms: _Optional[int] = ..., slowest: _Optional[str] = ...) -> None: ...
 
 class AttemptRecord(_message.Message):
-    __slots__ = ("attempt", "job", "state", "epoch", "incarnation", "cut", "stop", "target", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "pause_ms")
+    __slots__ = ("attempt", "job", "state", "epoch", "incarnation", "cut", "stop", "target", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "pause_ms", "nodes", "owed", "keep")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -330,6 +330,9 @@ class AttemptRecord(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    OWED_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     attempt: str
     job: str
     state: AttemptState
@@ -344,7 +347,10 @@ class AttemptRecord(_message.Message):
     failure: Failure
     timings: _containers.RepeatedCompositeFieldContainer[PhaseTiming]
     pause_ms: int
-    def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ...) -> None: ...
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    owed: _containers.RepeatedScalarFieldContainer[int]
+    keep: bool
+    def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., owed: _Optional[_Iterable[int]] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s")
@@ -421,7 +427,7 @@ class NodeReasons(_message.Message):
     def __init__(self, node: _Optional[str] = ..., worker: _Optional[int] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RestoreRecord(_message.Message):
-    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings")
+    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "owed")
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -434,6 +440,7 @@ class RestoreRecord(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    OWED_FIELD_NUMBER: _ClassVar[int]
     restore: str
     job: str
     snapshot: str
@@ -446,7 +453,8 @@ class RestoreRecord(_message.Message):
     reason: str
     failure: Failure
     timings: _containers.RepeatedCompositeFieldContainer[PhaseTiming]
-    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ...) -> None: ...
+    owed: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., owed: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JobRecord(_message.Message):
     __slots__ = ("job", "workers", "world_size", "incarnation", "latest")

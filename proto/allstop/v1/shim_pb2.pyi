@@ -82,18 +82,20 @@ class Progress(_message.Message):
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "order", "fenced", "question", "admitted")
+    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     order: Order
     fenced: Fenced
     question: Question
     admitted: Admitted
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ...) -> None: ...
+    waiting: Waiting
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "coordinator", "report_interval_ms")
@@ -126,6 +128,18 @@ class Admitted(_message.Message):
     worker: int
     incarnation: int
     def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("epoch", "job", "worker", "reason")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    job: str
+    worker: int
+    reason: str
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("question", "files")
