@@ -9,13 +9,26 @@ so that a paused leader finds itself expired before it sends anything.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from coordinator.core.errors import Fenced, StoreError
 from coordinator.store.keys import Keys
-from coordinator.store.kv import Compacted, Compare, Item, KeyValue, Lease, Put, Range, below
+from coordinator.store.kv import (
+    Compacted,
+    Compare,
+    Event,
+    Item,
+    KeyValue,
+    Lease,
+    Put,
+    Range,
+    View,
+    below,
+)
 
 TTL_S = 10.0
 RETRY_S = 0.5
@@ -27,6 +40,15 @@ Clock = Callable[[], float]
 def boottime() -> float:
     """Seconds since the machine started, sleep included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass(frozen=True)
+class Leader:
+    """Who leads, as its key in the store says."""
+
+    name: str
+    address: str  # where other replicas reach it; empty: it has not said
+    epoch: int
 
 
 class Leadership:
@@ -116,20 +138,25 @@ class Leadership:
 
 
 class Election:
-    """Campaigns for one replica."""
+    """Campaigns for one replica, and tells who leads."""
 
     def __init__(
         self,
         kv: KeyValue,
         name: str,
         *,
+        address: str = "",
         prefix: str = "/allstop",
         ttl_s: float = TTL_S,
         clock: Clock = boottime,
     ) -> None:
-        """`name` is for people (it is the key's value); the lease's id makes the key unique."""
+        """`name` is for people, `address` for other replicas; the lease's id makes the key unique.
+
+        Both are the key's value.
+        """
         self._kv = kv
         self._name = name
+        self._address = address
         self._keys = Keys(prefix)
         self._ttl_s = ttl_s
         self._clock = clock
@@ -146,12 +173,48 @@ class Election:
                 except (StoreError, Fenced):
                     await asyncio.sleep(RETRY_S)
 
-    async def leader(self) -> tuple[str, int] | None:
-        """Name and epoch of who leads at this moment, for people."""
-        candidates = await self._candidates()
-        if not candidates:
-            return None
-        return candidates[0].value.decode(errors="replace"), candidates[0].create_revision
+    async def leader(self) -> Leader | None:
+        """Who leads at this moment; raises StoreError."""
+        return _first((await self._candidates()).found[0])
+
+    async def leaders(self) -> AsyncGenerator[Leader | None]:
+        """Who leads now, then again at every change, for ever; None while nobody does.
+
+        Errors of the store are waited out: the last leader that was seen stays the present one,
+        since it may well lead on. A watch that falls silent is backed by a look every lease.
+        """
+        last: list[Leader | None] = []
+        while True:
+            try:
+                view = await self._candidates()
+                standing = {each.key: each for each in view.found[0]}
+                if (now := _first(standing.values())) not in last:
+                    last = [now]
+                    yield now
+                async with aclosing(self._changes(view.revision + 1)) as changes:
+                    async for change in changes:
+                        _apply(standing, change)
+                        if (now := _first(standing.values())) not in last:
+                            last = [now]
+                            yield now
+            except StoreError:
+                await asyncio.sleep(RETRY_S)
+
+    async def _changes(self, revision: int) -> AsyncGenerator[Event]:
+        """Changes among the candidates, until it is time to look again."""
+        async with aclosing(self._kv.watch(self._keys.leaders, revision)) as news:
+            while True:
+                try:
+                    async with asyncio.timeout(self._ttl_s):
+                        change = await anext(news)
+                except TimeoutError:
+                    return
+                except StopAsyncIteration:
+                    break
+                if isinstance(change, Compacted):
+                    break
+                yield change
+        await asyncio.sleep(RETRY_S)  # a watch that ends by itself may do so again
 
     async def _candidate(self) -> Leadership:
         sent_at = self._clock()
@@ -172,7 +235,7 @@ class Election:
         try:
             written = await self._kv.write(
                 [Compare(right.key, "create", 0)],
-                [Put(right.key, self._name.encode(), right.lease)],
+                [Put(right.key, self._value(), right.lease)],
             )
             right.epoch = written.revision
         except StoreError as error:
@@ -183,10 +246,13 @@ class Election:
                 raise  # begin anew with another lease; this one is revoked and its key with it
             right.epoch = found[0].create_revision
 
+    def _value(self) -> bytes:
+        return json.dumps({"name": self._name, "address": self._address}).encode()
+
     async def _wait_turn(self, right: Leadership) -> None:
         for _ in range(LOOKS_MAX):
             right.check()
-            view = await self._kv.read(Range(self._keys.leaders, below(self._keys.leaders)))
+            view = await self._candidates()
             candidates = sorted(view.found[0], key=lambda each: each.create_revision)
             own = [each.key for each in candidates].index(right.key) if candidates else -1
             if own < 0:
@@ -206,6 +272,32 @@ class Election:
         except TimeoutError:
             return
 
-    async def _candidates(self) -> list[Item]:
-        view = await self._kv.read(Range(self._keys.leaders, below(self._keys.leaders)))
-        return sorted(view.found[0], key=lambda each: each.create_revision)
+    async def _candidates(self) -> View:
+        return await self._kv.read(Range(self._keys.leaders, below(self._keys.leaders)))
+
+
+def _first(candidates: Iterable[Item]) -> Leader | None:
+    """The oldest candidate leads."""
+    oldest = min(candidates, key=lambda each: each.create_revision, default=None)
+    if oldest is None:
+        return None
+    name, address = _told(oldest.value)
+    return Leader(name, address, oldest.create_revision)
+
+
+def _told(value: bytes) -> tuple[str, str]:
+    """Name and address; a value that is not ours is taken for a name, as older versions put it."""
+    text = value.decode(errors="replace")
+    try:
+        fields = json.loads(text)
+        return str(fields["name"]), str(fields["address"])
+    except (ValueError, KeyError, TypeError):
+        return text, ""
+
+
+def _apply(standing: dict[str, Item], change: Event) -> None:
+    """What a change leaves of the candidates; a repeated one changes nothing."""
+    if change.item is None:
+        standing.pop(change.key, None)
+    else:
+        standing[change.key] = change.item

@@ -5,9 +5,9 @@ from contextlib import aclosing
 
 import pytest
 
-from coordinator.core.errors import Fenced
-from coordinator.store.election import Election, Leadership, boottime
-from coordinator.store.kv import Event, Range, below
+from coordinator.core.errors import Fenced, StoreError
+from coordinator.store.election import Election, Leader, Leadership, boottime
+from coordinator.store.kv import Compacted, Event, Put, Range, View, below
 from coordinator.store.records import Records
 from tests.contract.material import JOB, WAIT_S, Bench
 
@@ -45,12 +45,12 @@ async def test_second_candidate_waits_until_the_first_resigns(bench: Bench) -> N
     waiting = asyncio.create_task(bench.lead("two"))
     await candidates(bench, 2)
     election = Election(bench.kv, "three", prefix=bench.prefix)
-    assert await election.leader() == ("one", first.epoch)
+    assert await election.leader() == Leader("one", "", first.epoch)
     assert not waiting.done()
     await first.resign()
     second = await asyncio.wait_for(waiting, WAIT_S)
     assert second.epoch > first.epoch
-    assert await election.leader() == ("two", second.epoch)
+    assert await election.leader() == Leader("two", "", second.epoch)
     with pytest.raises(Fenced, match="resigned"):
         first.check()
     second.check()
@@ -119,3 +119,88 @@ async def test_lease_ended_by_etcd_is_noticed_at_the_next_renewal(bench: Bench) 
     right = await bench.lead("one", ttl_s=2.0)
     await bench.kv.revoke(right.lease)
     assert await asyncio.wait_for(right.wait_lost(), WAIT_S) == "its lease is gone from the store"
+
+
+async def test_whoever_asks_hears_of_every_change_of_leader(bench: Bench) -> None:
+    observer = Election(bench.kv, "observer", prefix=bench.prefix)
+    async with asyncio.timeout(WAIT_S), aclosing(observer.leaders()) as leaders:
+        assert await anext(leaders) is None
+        one = Election(bench.kv, "one", address="host:1", prefix=bench.prefix)
+        first = await one.campaign(WAIT_S)
+        assert await anext(leaders) == Leader("one", "host:1", first.epoch)
+        waiting = asyncio.create_task(bench.lead("two"))
+        await candidates(bench, 2)  # one more candidate is no change of leader
+        await first.resign()
+        second = await waiting
+        assert await anext(leaders) == Leader("two", "", second.epoch)
+        await second.resign()
+        assert await anext(leaders) is None
+
+
+async def test_a_leader_of_an_older_version_has_a_name_alone(bench: Bench) -> None:
+    for value in (b"old-one", b"7", b'{"name": "x"}', b"\xff"):
+        lease = await bench.kv.grant(30.0)
+        key = f"{bench.prefix}/leader/{lease.lease:x}"
+        revision = (await bench.kv.write([], [Put(key, value, lease.lease)])).revision
+        found = await Election(bench.kv, "two", prefix=bench.prefix).leader()
+        assert found == Leader(value.decode(errors="replace"), "", revision)
+        await bench.kv.revoke(lease.lease)
+
+
+async def test_leaders_are_told_through_lost_history_errors_and_silent_watches(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each trouble alone would hide the next leader."""
+    observer = Election(bench.kv, "observer", prefix=bench.prefix, ttl_s=0.2)
+    overcome = asyncio.Event()
+    troubles = ["compacted", "ended", "error", "silent", "no read"]
+    watch, read = bench.kv.watch, bench.kv.read
+
+    async def troubled(prefix: str, revision: int):  # type: ignore[no-untyped-def]
+        trouble = troubles.pop(0) if troubles else ""
+        if trouble == "compacted":
+            yield Compacted(revision + 5)
+        elif trouble == "error":
+            raise StoreError("the watch broke")
+        elif trouble == "silent":
+            await asyncio.Event().wait()
+        elif not trouble:
+            overcome.set()
+            async with aclosing(watch(prefix, revision)) as news:
+                async for change in news:
+                    yield change
+
+    async def failing(*ranges: Range) -> View:
+        if troubles[:1] == ["no read"]:
+            troubles.pop(0)
+            raise StoreError("the member is away")
+        return await read(*ranges)
+
+    async with asyncio.timeout(WAIT_S), aclosing(observer.leaders()) as leaders:
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.kv, "watch", troubled)
+            patched.setattr(bench.kv, "read", failing)
+            assert await anext(leaders) is None
+            following = asyncio.create_task(anext(leaders))  # type: ignore[arg-type]
+            await overcome.wait()
+            first = await bench.lead("one")
+            assert await following == Leader("one", "", first.epoch)
+
+
+async def test_a_leader_that_takes_over_during_each_trouble_is_seen(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch never says a thing: the looks alone must do."""
+
+    async def silent(prefix: str, revision: int):  # type: ignore[no-untyped-def]
+        await asyncio.Event().wait()
+        yield
+
+    first = await bench.lead("one")
+    observer = Election(bench.kv, "observer", prefix=bench.prefix, ttl_s=0.2)
+    async with asyncio.timeout(WAIT_S), aclosing(observer.leaders()) as leaders:
+        with monkeypatch.context() as patched:
+            patched.setattr(bench.kv, "watch", silent)
+            assert await anext(leaders) == Leader("one", "", first.epoch)
+            await first.resign()
+            assert await anext(leaders) is None
