@@ -55,10 +55,12 @@ STEPS: dict[Phase, Step] = {
 }
 STEPS_WITH_PROGRESS = {Phase.PERSIST: persisting.persist, Phase.FETCH: restoring.fetch}
 
-# these touch no process of the worker, so they run beside the others
+# these copy and touch no process of the worker, so they run beside the others; whoever removes what
+# they made stops them first (`Worker.stop_copies`), and only after the worker runs again
 BACKGROUND = frozenset({Phase.PERSIST, Phase.FETCH})
-# these may be cut short by an undo: they wait or copy; criu is never killed while it holds a tree
-INTERRUPTIBLE = frozenset({Phase.PARK, Phase.PERSIST, Phase.FETCH})
+# these wait while the worker is held, and are cut short by an undo; criu is never killed while it
+# holds a tree
+INTERRUPTIBLE = frozenset({Phase.PARK})
 # after these the worker is not held any more
 LETS_GO = frozenset({Phase.RESUME, Phase.STOP, Phase.UNDO, Phase.RELEASE})
 # a restore takes the worker from whatever held it
@@ -113,6 +115,8 @@ class Lane:
         entry = self._entries[order.key] = _Entry(order)
         name = f"{order.phase} {order.name} {order.action}"
         entry.task = asyncio.get_running_loop().create_task(self._execute(entry), name=name)
+        if order.phase in BACKGROUND:
+            self.worker.copies(order.action, entry.task)
         self._forget_old()
 
     async def _execute(self, entry: _Entry) -> None:
@@ -185,7 +189,7 @@ class Lane:
             raise AttemptFailed(f"{order.action} was undone on this node")
 
     async def _interrupt(self, action: str) -> None:
-        """Cut short what waits or copies for this action, and let it answer."""
+        """Cut short what waits for this action, and let it answer; no store is waited for."""
         tasks = [
             entry.task
             for entry in self._entries.values()
@@ -212,8 +216,7 @@ class Lane:
         marked = action not in worker.undone
         worker.undone.add(action)
         persisting_begun = self._has(action, Phase.PERSIST)
-        if not persisting_begun:
-            await self._interrupt(action)
+        await self._interrupt(action)
         async with self._foreground:
             if not self._held_by(action):  # the order that let it go was already in the lane
                 if marked and not self._has(action, Phase.UNDO):
@@ -314,9 +317,14 @@ class Lane:
             await work(self.worker, Deadline(DEAD_MAN_S))
 
     async def abandon(self) -> None:
-        """At the shim's end: nothing more is begun, what runs is cut short."""
+        """At the shim's end: nothing more is begun, what runs is cut short.
+
+        Copies are told to stop too, but not waited for: a store that hangs must not keep a worker.
+        """
         self.timer.disarm()
-        tasks = [e.task for e in self._entries.values() if e.task is not None and not e.task.done()]
+        running = [e for e in self._entries.values() if e.task is not None and not e.task.done()]
+        self.worker.tell_copies_to_stop()
+        tasks = [e.task for e in running if e.task is not None and e.order.phase not in BACKGROUND]
         for task in tasks:
             task.cancel()
         if tasks:

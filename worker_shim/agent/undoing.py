@@ -12,10 +12,16 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
+import structlog
+
 from coordinator.core.errors import AllstopError, DriverError
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.ports import Page
 from worker_shim.agent.worker import Worker
+
+log = structlog.get_logger(__name__)
+
+COPIES_S = 5.0  # for copies to stop when their worker is being put out; then without them
 
 T = TypeVar("T")
 
@@ -90,7 +96,7 @@ async def put_back(
         await _let_go(worker, deadline)
     held_ms = worker.end_hold() if worker.action == action else worker.last_held_ms
     if delete:
-        await _delete(worker, action, stored=not keep)
+        await _delete(worker, action, deadline, stored=not keep)
     return Outcome(held_ms=held_ms, note=worker.state)
 
 
@@ -132,21 +138,44 @@ async def put_away(worker: Worker, action: str, deadline: Deadline) -> Outcome:
         worker.leave_directory()
     if worker.restoration is not None and worker.restoration.action == action:
         worker.restoration = None
-    await _delete(worker, action, stored=False)
+    await _delete(worker, action, deadline, stored=False)
     return Outcome(note="what was restored is gone")
 
 
-async def _delete(worker: Worker, action: str, *, stored: bool) -> None:
+async def _delete(worker: Worker, action: str, deadline: Deadline, *, stored: bool) -> None:
     """Nothing of the action stays in staging, nor, with `stored`, in the store.
 
-    That is looked up by name: an earlier shim of this node may have put it there and died.
+    The store comes last, since it may hang: by then the worker runs and its node is clean. What is
+    stored is looked up by name: an earlier shim of this node may have put it there and died.
     """
     worker.dumped.pop(action, None)
     drop, store = worker.drivers.staging.drop, worker.drivers.store
-    await asyncio.to_thread(drop, worker.job, worker.worker, action)
-    if stored:
-        worker.published.pop(action, None)
-        await store.delete(store.place(worker.job, action, worker.worker))
+    try:
+        await worker.stop_copies(action, deadline_s=deadline.left_s)
+    finally:
+        await asyncio.to_thread(drop, worker.job, worker.worker, action)
+    if not stored:
+        return
+    worker.published.pop(action, None)
+    place = store.place(worker.job, action, worker.worker)
+    left_s = deadline.left_s
+    deleting = asyncio.ensure_future(store.delete(place))
+    await asyncio.wait({deleting}, timeout=left_s)
+    if not deleting.done():
+        deleting.add_done_callback(_see)
+        raise DriverError(
+            f"the image store has not removed {place} within {left_s:.1f} s",
+            where=worker.where,
+            advice="is the shared file system mounted? It is removed as soon as it answers",
+            definite=False,
+        )
+    deleting.result()
+
+
+def _see(deleting: asyncio.Future[None]) -> None:
+    """A removal that nobody waits for any more has ended."""
+    if not deleting.cancelled() and (error := deleting.exception()) is not None:
+        log.warning("something is left in the image store", why=str(error))
 
 
 async def _lower(page: Page) -> None:
@@ -172,6 +201,9 @@ async def put_out(worker: Worker, deadline: Deadline) -> None:
     await worker.kill(deadline_s=deadline.left_s)
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
     worker.end_hold()
+    copying = worker.tell_copies_to_stop()
+    if copying:
+        await asyncio.wait(copying, timeout=min(COPIES_S, deadline.left_s))
     for action in (*worker.dumped, *([worker.restoration.action] if worker.restoration else ())):
         await asyncio.to_thread(worker.drivers.staging.drop, worker.job, worker.worker, action)
     await worker.dropped(deadline_s=deadline.left_s)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.core.errors import Busy, NotReady, Refused, Where
+from coordinator.core.errors import Busy, DriverError, NotReady, Refused, Where
 from coordinator.core.model import Finding, ProgramFile, RankState, WorkerRecord, WorkerState
 from worker_shim.agent.leftovers import Claim
 from worker_shim.agent.ports import HOOK, LOG, PAGE, Drivers, Page
@@ -78,6 +78,7 @@ class Worker:
     watching: asyncio.Task[None] | None = None
     taken: Claim | None = None
     _dropping: set[asyncio.Future[None]] = field(default_factory=set)
+    _copying: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """The run directory has the same path on every node: restored processes have it open."""
@@ -231,6 +232,47 @@ class Worker:
         """Wait until `drop_later` is done, so that its room is free again, or so long."""
         if self._dropping:
             await asyncio.wait(set(self._dropping), timeout=deadline_s)
+
+    def copies(self, action: str, task: asyncio.Task[None]) -> None:
+        """This task reads or writes the image store for an action until it ends."""
+        running = self._copying.setdefault(action, set())
+        running.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            running.discard(task)
+            if not running:
+                self._copying.pop(action, None)
+
+        task.add_done_callback(ended)
+
+    def tell_copies_to_stop(self, action: str = "") -> set[asyncio.Task[None]]:
+        """Tell what copies (for an action, or at all) to stop, once; returns what still runs."""
+        told: set[asyncio.Task[None]] = set()
+        for name, tasks in self._copying.items():
+            told |= tasks if action in ("", name) else set()
+        for task in told:
+            if not task.cancelling():  # a second time would cut its own cleaning up short
+                task.cancel()
+        return told
+
+    async def stop_copies(self, action: str, *, deadline_s: float) -> None:
+        """Stop what copies for this action and wait until it has.
+
+        Raises DriverError when the store does not let go of it in time; it then ends, and removes
+        what it wrote, as soon as the store answers.
+        """
+        told = self.tell_copies_to_stop(action)
+        if not told:
+            return
+        _, left = await asyncio.wait(told, timeout=deadline_s)
+        if left:
+            raise DriverError(
+                f"the image store has not answered for {deadline_s:.1f} s",
+                where=self.where,
+                advice="is the shared file system mounted? What was being written is removed as "
+                "soon as it answers",
+                definite=False,
+            )
 
     def begin_hold(self) -> None:
         """The worker stands still from now on."""

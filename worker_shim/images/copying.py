@@ -38,7 +38,7 @@ def copy_hashed(
 
     `stop` is looked at between chunks; raises CopyStopped and OSError. A crash leaves a short file.
     """
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _begin(target, stop)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(os.open(target, flags, 0o600), "wb", buffering=0) as writer:
 
@@ -68,7 +68,7 @@ def link_hashed(
     A hard link where both names are on one file system, else a symbolic one. `stop` is looked at
     between chunks; raises CopyStopped and OSError.
     """
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _begin(target, stop)
     try:
         os.link(source, target)
     except OSError as error:
@@ -76,6 +76,13 @@ def link_hashed(
             raise
         os.symlink(os.path.abspath(source), target)
     return _hashed(target, name, None, stop, progress)
+
+
+def _begin(target: Path, stop: threading.Event) -> None:
+    """A copy that was told to stop makes nothing: its directory may be gone already."""
+    if stop.is_set():
+        raise CopyStopped
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _hashed(

@@ -89,6 +89,9 @@ class DirectoryStore:
                 raise CopyStopped
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.rename(half, target)
+            if job.stop.is_set():  # nobody waits for it any more, or it was undone meanwhile
+                self._delete(target)
+                raise CopyStopped
         except OSError as error:
             raise _store_error(error, self.root) from error
         finally:

@@ -18,12 +18,18 @@ from worker_shim.images.staging import OWNER
 
 @dataclass
 class FakeImageStore:
-    """Keeps what was put as bytes; set `failure` to make the next call raise it."""
+    """Keeps what was put as bytes; set `failure` to make the next call raise it.
+
+    `hang` makes every call wait until the event is set, as a shared file system does whose server
+    is gone: a cancelled call ends only then, and has done nothing.
+    """
 
     identity: str = "fake-store"
     published: dict[str, tuple[bytes, dict[str, bytes]]] = field(default_factory=dict)
     failure: DriverError | None = None
     room_bytes: int = 1 << 40
+    hang: asyncio.Event | None = None
+    hanging: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def put(
         self,
@@ -35,6 +41,7 @@ class FakeImageStore:
     ) -> tuple[str, str]:
         """Keep every staged file; nothing is kept when `failure` is set."""
         self._fail()
+        await self._answer()
         place = self.place(manifest.job, manifest.action, manifest.worker)
         if place in self.published:
             raise DriverError(f"{place} exists already")
@@ -60,6 +67,7 @@ class FakeImageStore:
     ) -> Manifest:
         """Write the files below `into` after the same checks as a real store."""
         self._fail()
+        await self._answer()
         if place not in self.published:
             raise DriverError(f"the image store has no {place}")
         encoded, content = self.published[place]
@@ -81,11 +89,22 @@ class FakeImageStore:
 
     async def delete(self, place: str) -> None:
         """Forget it; no error when it is not there."""
+        await self._answer()
         self.published.pop(place, None)
 
     def free_bytes(self) -> int:
         """As set."""
         return self.room_bytes
+
+    async def _answer(self) -> None:
+        if self.hang is None:
+            return
+        self.hanging.set()
+        waiting = asyncio.ensure_future(self.hang.wait())
+        try:
+            await asyncio.wait({waiting})
+        finally:
+            await asyncio.wait({waiting})
 
     def _fail(self) -> None:
         failure, self.failure = self.failure, None

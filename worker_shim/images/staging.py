@@ -10,9 +10,11 @@ Everything but `owner` goes to the store and comes back from it under the same n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from coordinator.core.errors import DriverError
 from worker_shim.images.names import checked_name
@@ -81,18 +83,27 @@ def listed(place: Path) -> dict[str, int]:
 
 
 def _remove(place: Path) -> None:
-    """Take the owner's mark away last, so that a sweep still finds what a crash left."""
+    """Take the owner's mark away last, so that a sweep still finds what a crash left.
+
+    Two may remove one place at once: what the other has taken is gone, and no error.
+    """
     if not place.exists():
         return
-    for entry in place.iterdir():
-        if entry.name == OWNER:
-            continue
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
-    (place / OWNER).unlink(missing_ok=True)
-    place.rmdir()
+    with contextlib.suppress(FileNotFoundError):
+        for entry in tuple(place.iterdir()):
+            if entry.name == OWNER:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, onerror=_unless_gone)
+            else:
+                entry.unlink(missing_ok=True)
+        (place / OWNER).unlink(missing_ok=True)
+        place.rmdir()
+
+
+def _unless_gone(function: object, path: str, raised: tuple[Any, BaseException, Any]) -> None:
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]
 
 
 def _mib(size: int) -> int:

@@ -42,6 +42,7 @@ class FakeProcesses(Breakable):
         self.launched: LaunchSpec | None = None
         self.counter = 0
         self.sticky = False  # SIGCONT does nothing
+        self.went_on, self.gone = asyncio.Event(), asyncio.Event()
 
     async def launch(self, spec: LaunchSpec, *, deadline_s: float) -> int:
         self.called("launch")
@@ -55,6 +56,7 @@ class FakeProcesses(Breakable):
 
     def exit(self, code: int) -> None:
         self.state = ""
+        self.gone.set()
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(code)
 
@@ -73,6 +75,7 @@ class FakeProcesses(Breakable):
         self.called("go_on")
         if self.state and not self.sticky:
             self.state = "S"
+            self.went_on.set()
 
     async def kill(self, root_pid: int, *, deadline_s: float) -> None:
         self.called("kill")

@@ -256,6 +256,7 @@ async def test_large_files_are_linked_and_verified(
 def test_a_copy_gives_way_and_a_restore_goes_first() -> None:
     """Each in a thread of its own, as the priority is the thread's."""
     found: dict[str, int] = {}
+    before = os.getpriority(os.PRIO_PROCESS, 0)
 
     def nice_after(change: Callable[[], None]) -> None:
         change()
@@ -265,10 +266,10 @@ def test_a_copy_gives_way_and_a_restore_goes_first() -> None:
         thread = threading.Thread(target=nice_after, args=(change,))
         thread.start()
         thread.join(10)
-    assert found["yield_to_others"] == priority.LATER_NICE
+    assert found["yield_to_others"] == max(before, priority.LATER_NICE)
     if os.geteuid() == 0:
         assert found["go_first"] == priority.FIRST_NICE
-    assert os.getpriority(os.PRIO_PROCESS, 0) == 0
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def test_the_session_goes_first_until_the_last_one_is_done(
