@@ -12,6 +12,7 @@
     ├── RestoreFailed           9  ABORTED             a restore was tried and cleared away
     ├── DriverError            10  INTERNAL            criu, nft, cuda … failed on a node
     ├── LinkError              11  UNAVAILABLE         no coordinator, or the stream broke
+    │   └── NoLeader           11  UNAVAILABLE         one answers, but nobody leads just now
     ├── StoreError             12  UNAVAILABLE         etcd; see `definite`
     ├── Fenced                 13  FAILED_PRECONDITION an older epoch spoke, or a lost node returned
     ├── SetupError             14  FAILED_PRECONDITION this machine lacks something
@@ -176,6 +177,10 @@ class LinkError(AllstopError):
 
     exit_code = 11
     grpc_status = "UNAVAILABLE"
+
+
+class NoLeader(LinkError):
+    """A coordinator answers, but nobody leads at this moment: asking again soon helps."""
 
 
 class StoreError(AllstopError):
