@@ -11,7 +11,7 @@ from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
 
 from coordinator.api import reading
 from coordinator.api.desk import Desk
-from coordinator.api.identity import attempt_id, restore_id
+from coordinator.api.identity import ATTEMPT, RESTORE, attempt_id, chosen_id, restore_id
 from coordinator.api.watchers import Watcher, action_event
 from coordinator.core import events
 from coordinator.core.errors import AllstopError, BadRequest, BugError, NotFound
@@ -67,15 +67,16 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         if cut is None:
             raise BadRequest(f"unknown cut {request.cut}")
         now = desk.unix()
+        attempt = chosen_id(ATTEMPT, request.job, request.attempt) or attempt_id(request.job, now)
         asked = events.CheckpointRequested(
             job=request.job,
-            attempt=attempt_id(request.job, now),
+            attempt=attempt,
             cut=cut,
             stop=request.stop,
             deadline_s=_check_deadline(request.deadline_s),
             unix_s=now,
         )
-        async for event in self._follow(desk, asked.attempt, asked):
+        async for event in self._begin(desk, attempt, asked):
             yield event
 
     async def Restore(  # noqa: N802
@@ -91,26 +92,31 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         desk = self._desk()
         check_name("job", request.job)
         deadline_s = _check_deadline(request.deadline_s)
+        chosen = chosen_id(RESTORE, request.job, request.restore)
         snapshot = await reading.snapshot_to_restore(desk, request.job, request.snapshot)
         now = desk.unix()
         asked = events.RestoreRequested(
             job=request.job,
-            restore=restore_id(request.job, now),
+            restore=chosen or restore_id(request.job, now),
             snapshot=snapshot,
             deadline_s=deadline_s,
             unix_s=now,
             files=await reading.ask_program_files(desk, snapshot),
         )
-        async for event in self._follow(desk, asked.restore, asked):
+        async for event in self._begin(desk, asked.restore, asked):
             yield event
 
-    async def _follow(
-        self, desk: Desk, action: str, asked: events.Event | None = None
+    async def _begin(
+        self, desk: Desk, action: str, asked: events.Event
     ) -> AsyncIterator[operator_pb2.ActionEvent]:
+        """Begin an action and follow it; one whose id is known was asked for before: join it."""
+        if desk.control.last_word(action) is not None:
+            async for event in self._watch(action):
+                yield event
+            return
         watcher: Watcher = desk.watchers.open(action)
         try:
-            if asked is not None:
-                desk.tell(asked)
+            desk.tell(asked)
             async for event in watcher.events():
                 yield event
         finally:

@@ -8,18 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class CheckpointRequest(_message.Message):
-    __slots__ = ("job", "cut", "stop", "deadline_s", "phase_deadlines")
+    __slots__ = ("job", "cut", "stop", "deadline_s", "attempt", "phase_deadlines")
     JOB_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PHASE_DEADLINES_FIELD_NUMBER: _ClassVar[int]
     job: str
     cut: _records_pb2.Cut
     stop: bool
     deadline_s: float
+    attempt: str
     phase_deadlines: _containers.RepeatedCompositeFieldContainer[PhaseDeadline]
-    def __init__(self, job: _Optional[str] = ..., cut: _Optional[_Union[_records_pb2.Cut, str]] = ..., stop: _Optional[bool] = ..., deadline_s: _Optional[float] = ..., phase_deadlines: _Optional[_Iterable[_Union[PhaseDeadline, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., cut: _Optional[_Union[_records_pb2.Cut, str]] = ..., stop: _Optional[bool] = ..., deadline_s: _Optional[float] = ..., attempt: _Optional[str] = ..., phase_deadlines: _Optional[_Iterable[_Union[PhaseDeadline, _Mapping]]] = ...) -> None: ...
 
 class PhaseDeadline(_message.Message):
     __slots__ = ("phase", "deadline_s")
@@ -30,14 +32,16 @@ class PhaseDeadline(_message.Message):
     def __init__(self, phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
-    __slots__ = ("job", "snapshot", "deadline_s")
+    __slots__ = ("job", "snapshot", "deadline_s", "restore")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FIELD_NUMBER: _ClassVar[int]
     job: str
     snapshot: str
     deadline_s: float
-    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+    restore: str
+    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., deadline_s: _Optional[float] = ..., restore: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("action",)
