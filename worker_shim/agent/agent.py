@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 import structlog
 from allstop.v1 import shim_pb2
@@ -17,7 +18,7 @@ from worker_shim.agent import wire
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.lane import Lane
 from worker_shim.agent.looking import Looker
-from worker_shim.agent.order import Order, Outcome
+from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.ports import Drivers
 from worker_shim.agent.undoing import put_out
 from worker_shim.agent.worker import Worker
@@ -62,7 +63,7 @@ class Agent:
         key = (job, worker)
         if key not in self._lanes:
             made = Worker(job, worker, self.drivers, exited=self._exited, changed=self._note)
-            self._lanes[key] = Lane(made, self._answer, self._progress)
+            self._lanes[key] = Lane(made, self._answer, self._progress, self._fence.require)
         return self._lanes[key]
 
     def states(self) -> tuple[WorkerState, ...]:
@@ -142,8 +143,8 @@ class Agent:
         """The worker is the job's in this incarnation; a coordinator of the past is ignored."""
         try:
             self._fence.admit(admitted.epoch)
-        except Fenced as error:
-            log.warning("admission of the past ignored", why=str(error))
+        except AllstopError as error:
+            log.warning("admission ignored", why=str(error))
             return
         lane = self._lanes.get((admitted.job, admitted.worker))
         if lane is not None and lane.worker.state:
@@ -155,17 +156,19 @@ class Agent:
         """Kill the workers that are not the job any more; the stream is kept."""
         try:
             self._fence.admit(fenced.epoch)
-        except Fenced as error:
-            log.warning("fence of the past ignored", why=str(error))
+        except AllstopError as error:
+            log.warning("fence ignored", why=str(error))
             return
         for named in fenced.workers:
             lane = self._lanes.get((named.job, named.worker))
             if lane is None or not lane.worker.state:
                 continue
             log.warning("worker is fenced", worker=lane.worker.name, why=fenced.reason)
-            lane.worker.fenced = fenced.reason
             try:
-                await lane.alone(put_out)
+                await lane.alone(partial(_fence_out, fenced.reason), epoch=fenced.epoch)
+            except Fenced as error:
+                log.warning("fence of the past ignored", why=str(error))
+                return
             except AllstopError as error:
                 lane.worker.state = "faulted"
                 log.error("fenced worker cannot be killed", why=str(error))
@@ -240,3 +243,8 @@ class Agent:
                     log.error("worker is left behind", worker=lane.worker.name, why=str(error))
         for task in tuple(self._tasks):
             task.cancel()
+
+
+async def _fence_out(reason: str, worker: Worker, deadline: Deadline) -> None:
+    worker.fenced = reason
+    await put_out(worker, deadline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from coordinator.core.errors import Fenced, SetupError
+from coordinator.core.errors import DriverError, Fenced, SetupError
 
 FILE_NAME = "epoch"
 
@@ -33,16 +33,28 @@ class Fence:
     def admit(self, epoch: int) -> None:
         """Let this epoch pass or raise Fenced; a higher one is on disk before this returns.
 
-        A crash half-way leaves the old file or the new one, never a part of either.
+        Raises DriverError, and obeys nobody, where it cannot be kept. A crash half-way leaves the
+        old file or the new one, never a part of either.
         """
+        self.require(epoch)
+        if epoch > self._highest:
+            try:
+                self._write(epoch)
+            except OSError as error:
+                raise DriverError(
+                    f"epoch {epoch} cannot be kept in {self._path}: {error.strerror}",
+                    advice="make room there: without it this node obeys no coordinator, since it "
+                    "could not tell an old one from a new one after a restart",
+                ) from error
+            self._highest = epoch
+
+    def require(self, epoch: int) -> None:
+        """Raise Fenced when a higher epoch has been seen, perhaps since this one was admitted."""
         if epoch < self._highest:
             raise Fenced(
                 f"epoch {epoch} is over: this node has seen epoch {self._highest}",
                 advice="nothing to do: the coordinator that spoke is not the leader any more",
             )
-        if epoch > self._highest:
-            self._write(epoch)
-            self._highest = epoch
 
     def _write(self, epoch: int) -> None:
         temporary = self._path.with_suffix(".new")

@@ -16,6 +16,7 @@ from coordinator.core.errors import (
     BadRequest,
     BugError,
     DeadlinePassed,
+    Fenced,
     NotFound,
 )
 from coordinator.core.failures import failure_of
@@ -37,6 +38,7 @@ AGAIN_S = 5.0  # from an undo of the dead-man timer that failed to the next
 Step = Callable[[Worker, Order, Deadline], Awaitable[Outcome]]
 Progress = Callable[[Order, int, int], None]
 Answer = Callable[[Order, Outcome], None]
+Require = Callable[[int], None]
 
 STEPS: dict[Phase, Step] = {
     Phase.HOLD: holding.hold,
@@ -83,12 +85,15 @@ class _Entry:
 class Lane:
     """Carries out the orders of one worker; `answer` is called once for each copy of an order."""
 
-    def __init__(self, worker: Worker, answer: Answer, progress: Progress) -> None:
-        """The lane owns the worker's dead-man timer."""
+    def __init__(
+        self, worker: Worker, answer: Answer, progress: Progress, require: Require
+    ) -> None:
+        """The lane owns the worker's dead-man timer; `require` raises Fenced for an old epoch."""
         self.worker = worker
         self.timer = DeadManTimer(self._time_over)
         self._answer = answer
         self._progress = progress
+        self._require = require
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._foreground = asyncio.Lock()
         self._background = asyncio.Lock()
@@ -122,7 +127,7 @@ class Lane:
     async def _execute(self, entry: _Entry) -> None:
         order, deadline = entry.order, Deadline(entry.order.deadline_s)
         try:
-            outcome = await self._in_turn(order, deadline)
+            outcome = await self._in_turn(entry, deadline)
         except asyncio.CancelledError:
             outcome = self._failed(
                 order, AttemptFailed(f"{order.phase} was interrupted by an undo")
@@ -136,7 +141,7 @@ class Lane:
         elif order.phase is Phase.HOLD and outcome.failure is not None:
             self._not_held(order)
         entry.outcome = replace(outcome, took_ms=deadline.took_ms)
-        if order.phase is Phase.UNDO and outcome.failure is not None:
+        if outcome.failure is not None and (order.phase is Phase.UNDO or _not_begun(outcome)):
             self._entries.pop(order.key, None)  # one that comes again is carried out again
         self._log(order, entry.outcome, deadline)
         self._answer(entry.order, entry.outcome)
@@ -145,11 +150,14 @@ class Lane:
         """An action that is going to be refused must not touch the timer of the one that holds."""
         return order.phase in TAKES_OVER or self.worker.action in ("", order.action)
 
-    async def _in_turn(self, order: Order, deadline: Deadline) -> Outcome:
+    async def _in_turn(self, entry: _Entry, deadline: Deadline) -> Outcome:
+        order = entry.order
         if order.phase is Phase.UNDO:
             await self._interrupt(order.action)
         lane = self._background if order.phase in BACKGROUND else self._foreground
         async with lane:
+            # A new leader may have spoken meanwhile, about this order or about anything else.
+            self._require(entry.order.epoch)
             self._require_wanted(order)
             self._begin(order, deadline)
             try:
@@ -307,12 +315,19 @@ class Lane:
         else:
             log.warning(f"{order.phase} failed", **fields, why=outcome.failure.what)
 
-    async def alone(self, work: Callable[[Worker, Deadline], Awaitable[None]]) -> None:
-        """Do something to the worker that no order asked for, between two orders."""
+    async def alone(
+        self, work: Callable[[Worker, Deadline], Awaitable[None]], *, epoch: int | None = None
+    ) -> None:
+        """Do something to the worker that no order asked for, between two orders.
+
+        Raises Fenced, with nothing done, when the coordinator of that epoch was replaced meanwhile.
+        """
         for action in {entry.order.action for entry in self._entries.values()}:
             self.worker.undone.add(action)
             await self._interrupt(action)
         async with self._foreground:
+            if epoch is not None:
+                self._require(epoch)
             self.timer.disarm()
             await work(self.worker, Deadline(DEAD_MAN_S))
 
@@ -330,6 +345,11 @@ class Lane:
         if tasks:
             await asyncio.wait(tasks, timeout=DEAD_MAN_S)
         await self.timer.settled(deadline_s=DEAD_MAN_S)
+
+
+def _not_begun(outcome: Outcome) -> bool:
+    """Refused in its turn because its leader was replaced: the new one may want the same."""
+    return outcome.failure is not None and outcome.failure.kind == Fenced.__name__
 
 
 def _bug(error: Exception) -> BugError:
