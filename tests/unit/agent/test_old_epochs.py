@@ -225,6 +225,9 @@ async def test_a_fence_that_waited_while_the_leader_changed_kills_nobody(rig: Ri
     message.fenced.epoch, message.fenced.reason = OLD, "an old leader thought so"
     message.fenced.workers.add(job="llm", worker=0)
     rig.agent.on_message(message)
+    for _ in range(5):
+        await asyncio.sleep(0)  # its task waits for the lane now
+    assert "a1" in rig.worker.undone
     rig.agent.on_welcome(shim_pb2.Welcome(epoch=NEW))
     let_it_end(rig)
     await asyncio.gather(*rig.agent._tasks)
