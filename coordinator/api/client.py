@@ -3,36 +3,45 @@
 async with OperatorClient(["unix:/run/allstop/sock", "10.0.0.1:7411"]) as client:
     async for event in client.checkpoint("llm"):
         ...
+
+Any replica will do, since each passes on to the leader. What only reads, follows or aborts is asked
+again at another address when an answer is lost. A request that begins something is sent once: it
+carries an id chosen here, and after a lost answer that id is looked for instead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
 
-import grpc
 import grpc.aio
 from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
 
+from coordinator.api.channels import CONNECT_DEADLINE_S, OWN_POOL, Channels
+from coordinator.api.identity import attempt_id, restore_id
 from coordinator.api.values import ActionEvent, Planned, Snapshots
 from coordinator.codec import from_proto
-from coordinator.core.errors import AllstopError, BadRequest, LinkError
+from coordinator.core.errors import AllstopError, BadRequest, LinkError, NoLeader, NotFound
 from coordinator.core.failures import error_of
 from coordinator.core.model import Cut
 from coordinator.core.view import JobView, NodeView
 from coordinator.link.mapping import error_of_call
-from coordinator.link.options import Keepalive, client_options
+from coordinator.link.options import Keepalive
+from coordinator.link.security import NO_TLS, Dialler, Tls
 from coordinator.store.port import Shown
 
-CONNECT_DEADLINE_S = 3.0
 CALL_DEADLINE_S = 20.0
-REJOIN_DEADLINE_S = 10.0
-BROKEN = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+REJOIN_DEADLINE_S = 30.0  # a leader's lease, its successor's start, and a busy machine
+LOOK_DEADLINE_S = 5.0  # for a request whose answer was lost to turn up somewhere
+PAUSE_S, PAUSE_MAX_S = 0.1, 1.0
 
 _CUT = {Cut.STEP: records_pb2.CUT_STEP, Cut.FREEZE: records_pb2.CUT_FREEZE}
+
+Waiting = Callable[[AllstopError], None]
 
 
 def target_of(address: str) -> str:
@@ -41,30 +50,39 @@ def target_of(address: str) -> str:
 
 
 class OperatorClient:
-    """Talks to the first of several coordinators that leads; raises what the coordinator raised.
+    """Talks to the first of several coordinators that answers; raises what the leader raised.
 
-    LinkError when none can be reached; `definite=False` when a request may have got through.
-    Channels are made inside the running loop and closed by `close`.
+    LinkError when none can be reached, NoLeader when nobody led for `patience_s`; `definite=False`
+    when a request may have got through. Channels are made in the running loop, closed by `close`.
     """
 
     def __init__(
         self,
         addresses: Sequence[str],
         *,
+        tls: Tls = NO_TLS,
         connect_deadline_s: float = CONNECT_DEADLINE_S,
         call_deadline_s: float = CALL_DEADLINE_S,
+        patience_s: float = 0.0,
+        rejoin_deadline_s: float = REJOIN_DEADLINE_S,
         keepalive: Keepalive | None = None,
+        on_waiting: Waiting | None = None,
     ) -> None:
-        """`connect_deadline_s` is for each address, `call_deadline_s` for each short request."""
+        """`connect_deadline_s` is for each address, `call_deadline_s` for each short request.
+
+        `patience_s` is how long somebody may answer without anybody leading; `on_waiting` hears
+        once why it is waited. `rejoin_deadline_s` is how long an action may be out of sight.
+        Raises SetupError for a TLS file that cannot be used.
+        """
         if not addresses:
             raise BadRequest("no coordinator address was given")
         self._addresses = list(dict.fromkeys(target_of(str(address)) for address in addresses))
-        self._connect_deadline_s = connect_deadline_s
         self._call_deadline_s = call_deadline_s
-        # A pool of its own: a new channel must not wait out the back-off of an older one.
-        own_pool = ("grpc.use_local_subchannel_pool", 1)
-        self._options = [*client_options(keepalive or Keepalive()), own_pool]
-        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._patience_s = patience_s
+        self._rejoin_deadline_s = rejoin_deadline_s
+        self._on_waiting = on_waiting
+        dialler = Dialler(tls, keepalive=keepalive, options=OWN_POOL)
+        self._channels = Channels(dialler, connect_deadline_s=connect_deadline_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,9 +97,7 @@ class OperatorClient:
 
     async def close(self) -> None:
         """Close every channel; running calls end."""
-        channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            await channel.close()
+        await self._channels.close()
 
     # -- starting and following --------------------------------------------------------------
 
@@ -89,22 +105,29 @@ class OperatorClient:
         self, job: str, *, cut: Cut = Cut.STEP, stop: bool = False, deadline_s: float = 0.0
     ) -> AsyncGenerator[ActionEvent, None]:
         """Take a checkpoint and follow it to its end; raises its failure after the last event."""
+        attempt = attempt_id(job, time.time())
         request = operator_pb2.CheckpointRequest(
-            job=job, cut=_CUT[cut], stop=stop, deadline_s=deadline_s
+            job=job, cut=_CUT[cut], stop=stop, deadline_s=deadline_s, attempt=attempt
         )
-        return self._followed(lambda stub: stub.Checkpoint(request))
+        return self._begun(attempt, lambda stub: stub.Checkpoint(request))
 
     def restore(
         self, job: str, snapshot: str = "", *, deadline_s: float = 0.0
     ) -> AsyncGenerator[ActionEvent, None]:
         """Put a snapshot (empty: the latest) back and follow it; raises its failure at the end."""
-        request = operator_pb2.RestoreRequest(job=job, snapshot=snapshot, deadline_s=deadline_s)
-        return self._followed(lambda stub: stub.Restore(request))
+        restore = restore_id(job, time.time())
+        request = operator_pb2.RestoreRequest(
+            job=job, snapshot=snapshot, deadline_s=deadline_s, restore=restore
+        )
+        return self._begun(restore, lambda stub: stub.Restore(request))
 
-    def watch(self, action: str) -> AsyncGenerator[ActionEvent, None]:
+    async def watch(self, action: str) -> AsyncGenerator[ActionEvent, None]:
         """Join a running attempt or restore, or hear how a finished one ended."""
-        request = operator_pb2.WatchRequest(action=action)
-        return self._followed(lambda stub: stub.Watch(request))
+        async with aclosing(self._watched(action)) as events:
+            async for event in events:
+                yield event
+        if event.failure is not None:
+            raise error_of(event.failure)
 
     async def abort(self, action: str, reason: str = "") -> str:
         """Ask that an attempt or restore be given up; returns what the coordinator says to it."""
@@ -147,133 +170,170 @@ class OperatorClient:
     # -- inside ------------------------------------------------------------------------------
 
     async def _stub(self, address: str) -> operator_pb2_grpc.OperatorStub:
-        """A stub whose channel is connected.
-
-        Raises LinkError at once where nobody listens, else within the connect deadline.
-        """
-        channel = self._channels.get(address)
-        if channel is None or channel.get_state() in BROKEN:
-            await self._drop(address)
-            channel = grpc.aio.insecure_channel(address, options=self._options)
-            self._channels[address] = channel
-        try:
-            async with asyncio.timeout(self._connect_deadline_s):
-                refused = not await _is_connected(channel)
-        except TimeoutError:
-            refused = False
-        else:
-            if not refused:
-                return operator_pb2_grpc.OperatorStub(channel)  # type: ignore[no-untyped-call]
-        await self._drop(address)
-        how = "" if refused else f" within {self._connect_deadline_s:g} s"
-        raise LinkError(
-            f"{'nobody listens' if refused else 'no coordinator answers'} at {address}{how}",
-            advice="is it running? `allstop up` starts one; --coordinator names another",
-        )
-
-    async def _drop(self, address: str) -> None:
-        channel = self._channels.pop(address, None)
-        if channel is not None:
-            await channel.close()
+        channel = await self._channels.connected(address)
+        return operator_pb2_grpc.OperatorStub(channel)  # type: ignore[no-untyped-call]
 
     async def _ask(self, call: Callable[[Any, float], Any]) -> Any:
-        """One short request, to one address after another until one answers."""
-        errors: list[AllstopError] = []
-        for address in self._addresses:
-            try:
-                return await call(await self._stub(address), self._call_deadline_s)
-            except grpc.aio.AioRpcError as error:
-                errors.append(error_of_call(error, address))
-            except LinkError as error:
-                errors.append(error)
-            if not isinstance(errors[-1], LinkError) or not errors[-1].definite:
-                break
-        raise _summed_up(errors)
+        """One short request that may be repeated, to each address until one answers."""
+        patience = _Patience(self._patience_s, self._on_waiting)
+        while True:
+            errors: list[AllstopError] = []
+            for address in self._addresses:
+                try:
+                    return await call(await self._stub(address), self._call_deadline_s)
+                except grpc.aio.AioRpcError as error:
+                    errors.append(error_of_call(error, address))
+                except LinkError as error:
+                    errors.append(error)
+                if not isinstance(errors[-1], LinkError):
+                    raise _summed_up(errors, errors[-1])
+            await patience.pause(errors)
 
-    async def _followed(self, call: Callable[[Any], Any]) -> AsyncGenerator[ActionEvent, None]:
-        """Events of one action up to its last; then raise its failure, if it has one.
-
-        A stream that breaks half-way is joined again by Watch, at whichever coordinator leads: the
-        request itself is never sent twice.
-        """
-        action, failure = "", None
-        broken: LinkError | None = None
-        async with aclosing(self._events(call)) as events:
+    async def _begun(
+        self, action: str, call: Callable[[Any], Any]
+    ) -> AsyncGenerator[ActionEvent, None]:
+        """Begin an action and follow it to its end; then raise its failure, if it has one."""
+        failure, broken, seen = None, None, False
+        async with aclosing(self._events(call, once=True)) as events:
             try:
                 async for event in events:
-                    action, failure = event.action, event.failure
+                    action, failure, seen = event.action, event.failure, True
                     yield event
             except LinkError as error:
-                if not action:
+                if error.definite and not seen:
                     raise
                 broken = error
         if broken is not None:
-            async with aclosing(self._rejoined(action, broken)) as events:
+            async with aclosing(self._watched(action, broken, known=seen)) as events:
                 async for event in events:
                     failure = event.failure
                     yield event
         if failure is not None:
             raise error_of(failure)
 
-    async def _rejoined(self, action: str, broken: LinkError) -> AsyncGenerator[ActionEvent, None]:
-        """Watch an action whose stream broke, as soon as some coordinator leads again."""
+    async def _watched(
+        self, action: str, broken: LinkError | None = None, *, known: bool = True
+    ) -> AsyncGenerator[ActionEvent, None]:
+        """Watch an action to its last event, again and again where the stream breaks.
+
+        `broken` is why a stream of it ended before; without it the first try has `patience_s`
+        alone. An action that is not `known` to have begun may turn up for a while.
+        """
         request = operator_pb2.WatchRequest(action=action)
         loop = asyncio.get_running_loop()
-        give_up_at, pause_s = loop.time() + REJOIN_DEADLINE_S, 0.1
+        give_up_at, pause_s = loop.time() + self._rejoin_deadline_s, PAUSE_S
+        turn_up_until = loop.time() + (0.0 if known else LOOK_DEADLINE_S)
         while True:
             try:
                 async with aclosing(self._events(lambda stub: stub.Watch(request))) as events:
                     async for event in events:
-                        give_up_at = loop.time() + REJOIN_DEADLINE_S
+                        give_up_at, turn_up_until = loop.time() + self._rejoin_deadline_s, 0.0
+                        broken = LinkError(f"the last word was {event.state}", definite=False)
                         yield event
                 return
             except LinkError as error:
+                if broken is None:
+                    raise
                 if loop.time() >= give_up_at:
-                    raise LinkError(
-                        f"the connection broke while following {action}: {broken.what}",
-                        advice=f"it may go on without us: `allstop show {action}`",
-                        definite=False,
-                    ) from error
+                    raise _out_of_sight(action, broken) from error
+            except NotFound as error:
+                if known or turn_up_until == 0.0:
+                    raise
+                if loop.time() >= turn_up_until:
+                    raise _without_trace(action, broken) from error
             await asyncio.sleep(pause_s)
-            pause_s = min(1.0, pause_s * 2)
+            pause_s = min(PAUSE_MAX_S, pause_s * 2)
 
-    async def _events(self, call: Callable[[Any], Any]) -> AsyncGenerator[ActionEvent, None]:
-        """The stream of the first coordinator that takes the call; never asked for twice."""
-        errors: list[AllstopError] = []
-        begun = False
-        for address in self._addresses:
-            try:
-                stream = call(await self._stub(address))
+    async def _events(
+        self, call: Callable[[Any], Any], *, once: bool = False
+    ) -> AsyncGenerator[ActionEvent, None]:
+        """The stream of the first coordinator that takes the call.
+
+        `once`: it is not sent to another one when this one may have taken it.
+        """
+        patience = _Patience(self._patience_s, self._on_waiting)
+        while True:
+            errors: list[AllstopError] = []
+            for address in self._addresses:
+                begun = False
                 try:
-                    async for message in stream:
-                        begun = True
-                        yield from_proto(message, ActionEvent)
-                        if message.last:
-                            return
-                finally:
-                    stream.cancel()
-                errors.append(LinkError(f"{address} ended the stream early", definite=False))
-            except grpc.aio.AioRpcError as error:
-                errors.append(error_of_call(error, address))
-            except LinkError as error:
-                errors.append(error)
-            if begun or not isinstance(errors[-1], LinkError) or not errors[-1].definite:
-                break
-        raise _summed_up(errors)
+                    async with aclosing(self._stream(address, call)) as events:
+                        async for event in events:
+                            begun = True
+                            yield event
+                    return
+                except AllstopError as error:
+                    errors.append(error)
+                other_may_try = isinstance(errors[-1], LinkError) and (
+                    errors[-1].definite or not once
+                )
+                if begun or not other_may_try:
+                    raise _summed_up(errors, errors[-1])
+            await patience.pause(errors)
+
+    async def _stream(
+        self, address: str, call: Callable[[Any], Any]
+    ) -> AsyncGenerator[ActionEvent, None]:
+        """The events of one call up to the last; raises AllstopError when that does not come."""
+        stream = call(await self._stub(address))
+        try:
+            async for message in stream:
+                yield from_proto(message, ActionEvent)
+                if message.last:
+                    return
+        except grpc.aio.AioRpcError as error:
+            raise error_of_call(error, address) from error
+        finally:
+            stream.cancel()
+        raise LinkError(f"{address} ended the stream early", definite=False)
 
 
-async def _is_connected(channel: grpc.aio.Channel) -> bool:
-    """Wait until the channel is ready; False as soon as every address of it has refused."""
-    while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
-        if state in BROKEN:
-            return False
-        await channel.wait_for_state_change(state)
-    return True
+class _Patience:
+    """How long rounds over all addresses go on while somebody answers and nobody leads."""
+
+    def __init__(self, patience_s: float, on_waiting: Waiting | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + patience_s
+        self._pause_s = PAUSE_S
+        self._on_waiting = on_waiting
+
+    async def pause(self, errors: list[AllstopError]) -> None:
+        """Wait before the next round; raises the errors of this one when no other is worth it."""
+        passing = [each for each in errors if isinstance(each, NoLeader) or not each.definite]
+        if not passing or self._loop.time() >= self._until:
+            raise _summed_up(errors)
+        if self._on_waiting is not None:
+            self._on_waiting(passing[0])
+            self._on_waiting = None
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2)
 
 
-def _summed_up(errors: list[AllstopError]) -> AllstopError:
-    """The error to raise after all addresses were tried: the last, with the others as details."""
-    last = errors[-1]
-    if len(errors) > 1:
-        last.details = (*last.details, *(str(error) for error in errors[:-1]))
-    return last
+def _out_of_sight(action: str, broken: LinkError) -> LinkError:
+    return LinkError(
+        f"the connection broke while following {action}: {broken.what}",
+        advice=f"it may go on without us: `allstop show {action}`",
+        definite=False,
+    )
+
+
+def _without_trace(action: str, broken: LinkError | None) -> LinkError:
+    return LinkError(
+        f"the answer to the request was lost ({broken.what if broken else 'no reason is known'}),"
+        f" and nobody knows of {action}",
+        advice=f"it has most likely not begun: look once more with `allstop show {action}`, then"
+        " ask again",
+        definite=False,
+    )
+
+
+def _summed_up(errors: list[AllstopError], telling: AllstopError | None = None) -> AllstopError:
+    """The error to raise after all addresses were tried, with the others as its details.
+
+    Where nothing else is `telling`: that nobody leads, else the last one.
+    """
+    leaderless = [error for error in errors if isinstance(error, NoLeader)]
+    chosen = telling or (leaderless or errors)[-1]
+    others = [str(error) for error in errors if error is not chosen]
+    chosen.details = (*chosen.details, *others)
+    return chosen
