@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from coordinator.cli.config import rank
 from coordinator.cli.durations import Duration
 from coordinator.cli.output import Output
 
@@ -22,14 +23,25 @@ def option(*names: str, **settings: Any) -> Callable[[Function], Function]:
     return click.option(*names, **settings)
 
 
-def _remember_coordinators(ctx: click.Context, _: click.Parameter, value: tuple[str, ...]) -> None:
+def _counts(ctx: click.Context, param: click.Parameter) -> bool:
+    """Whether a value wins over the one from before the verb: a flag does, and the later of two."""
+    output, name = ctx.ensure_object(Output), param.name or ""
+    wins = rank(ctx, name) >= output.ranks.get(name, 0)
+    if wins:
+        output.ranks[name] = rank(ctx, name)
+    return wins
+
+
+def _remember_coordinators(
+    ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
+) -> None:
     addresses = [part for text in value for part in text.split(",") if part]
-    if addresses:
+    if addresses and _counts(ctx, param):
         ctx.ensure_object(Output).coordinators = tuple(addresses)
 
 
-def _remember_format(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
-    if value:
+def _remember_format(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value and _counts(ctx, param):
         ctx.ensure_object(Output).format = value
 
 

@@ -48,6 +48,7 @@ class Output:
         """Begin with a table for people and the default coordinators."""
         self.format = "table"
         self.coordinators: tuple[str, ...] = ()
+        self.ranks: dict[str, int] = {}  # how much the option counts that was taken last
         self.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from coordinator.cli.config import config_option
 from coordinator.cli.durations import Duration
 from coordinator.cli.options import directory, option
 from coordinator.cli.output import DEFAULT_PORT, SOCKET_NAME, Output, state_directory
@@ -72,7 +73,7 @@ def replica_options(function: Function) -> Function:
         )
     ):  # fmt: skip
         function = add(function)
-    return function
+    return config_option(function)
 
 
 def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> int:

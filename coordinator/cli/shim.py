@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
+from coordinator.cli.config import config_option, rank
 from coordinator.cli.durations import Duration
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
@@ -53,7 +53,7 @@ def node_options(function: Function) -> Function:
         )
     ):  # fmt: skip
         function = add(function)
-    return connection(function)
+    return config_option(connection(function))
 
 
 @click.group(invoke_without_command=True)
@@ -118,12 +118,12 @@ def run(
 
 
 def _merged(ctx: click.Context, node: dict[str, Any]) -> dict[str, Any]:
-    """Options after `run` win over those before it, which know of the environment too."""
-    before = ctx.parent.params if ctx.parent is not None else {}
+    """Of options before and after `run` a flag wins, and of two flags the one after it."""
+    before = ctx.parent
+    if before is None:
+        return node
     return {
-        name: value
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        else before.get(name, value)
+        name: value if rank(ctx, name) >= rank(before, name) else before.params[name]
         for name, value in node.items()
     }
 
