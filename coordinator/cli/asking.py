@@ -8,15 +8,30 @@ from typing import TypeVar
 
 from coordinator.api.client import OperatorClient
 from coordinator.cli.output import Output
+from coordinator.core.errors import AllstopError
 
 Result = TypeVar("Result")
+
+
+PATIENCE_S = 20.0  # longer than a lease: a dead leader has its successor by then
+
+
+def client_of(output: Output) -> OperatorClient:
+    """A client of the coordinators of this command line; raises SetupError for its TLS files."""
+
+    def waiting(error: AllstopError) -> None:
+        output.note(f"{error.what}; waiting", style="dim")
+
+    return OperatorClient(
+        output.addresses, tls=output.tls, patience_s=PATIENCE_S, on_waiting=waiting
+    )
 
 
 def ask(output: Output, question: Callable[[OperatorClient], Awaitable[Result]]) -> Result:
     """Put one question to the coordinators of this command line; raises AllstopError."""
 
     async def whole() -> Result:
-        async with OperatorClient(output.addresses) as client:
+        async with client_of(output) as client:
             return await question(client)
 
     return asyncio.run(whole())

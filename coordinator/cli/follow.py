@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 from coordinator.api.client import OperatorClient
 from coordinator.api.values import ActionEvent
+from coordinator.cli.asking import client_of
 from coordinator.cli.output import Output
 from coordinator.cli.progress import Progress, progress
 from coordinator.cli.records import whole_view
@@ -63,7 +64,7 @@ async def _to_the_end(
     try:
         async with (
             asyncio.timeout(limit_s),
-            OperatorClient(output.addresses) as client,
+            client_of(output) as client,
             aclosing(begin(client)) as events,
         ):
             async for event in events:

@@ -45,8 +45,36 @@ def _remember_format(ctx: click.Context, param: click.Parameter, value: str | No
         ctx.ensure_object(Output).format = value
 
 
-# Both may stand before or after the verb; the one nearer to the end of the line wins.
-connection = option(
+def _remember_tls(ctx: click.Context, param: click.Parameter, value: Path | str | None) -> None:
+    if value and _counts(ctx, param):
+        ctx.ensure_object(Output).tls_files[param.name or ""] = value
+
+
+def file(name: str, text: str, **settings: Any) -> Callable[[Function], Function]:
+    """An option that takes a file, which must be there."""
+    kind = click.Path(exists=True, dir_okay=False, path_type=Path)
+    return option(name, type=kind, metavar="FILE", help=text, **settings)
+
+
+def tls_options(function: Function) -> Function:
+    """What encrypts TCP connections; may stand before or after the verb."""
+    kept = {"expose_value": False, "callback": _remember_tls}
+    ca = "Authorities of the other side's certificate, PEM; a coordinator then asks everybody "
+    for add in (
+        option(
+            "--tls-server-name", default="", metavar="NAME", **kept,
+            help="Name in the coordinators' certificates.  [default: the address dialled]",
+        ),
+        file("--tls-key", "Its key, PEM.", **kept),
+        file("--tls-cert", "Certificate to show to the other side, PEM.", **kept),
+        file("--tls-ca", f"{ca}for a certificate.", **kept),
+    ):  # fmt: skip
+        function = add(function)
+    return function
+
+
+# These may stand before or after the verb; the one nearer to the end of the line wins.
+coordinator_option = option(
     "--coordinator",
     "coordinators",
     multiple=True,
@@ -56,6 +84,13 @@ connection = option(
     help="host:port or unix:PATH, may be repeated.  [default: the socket of `allstop up`, then "
     "127.0.0.1:7411]",
 )
+
+
+def connection(function: Function) -> Function:
+    """How to reach a coordinator."""
+    return coordinator_option(tls_options(function))
+
+
 output_option = option(
     "-o",
     "--output",

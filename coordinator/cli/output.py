@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coordinator.core.errors import AllstopError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from coordinator.link.security import Tls
 
 DEFAULT_PORT = 7411
 SOCKET_NAME = "allstop.sock"
@@ -48,6 +50,7 @@ class Output:
         """Begin with a table for people and the default coordinators."""
         self.format = "table"
         self.coordinators: tuple[str, ...] = ()
+        self.tls_files: dict[str, Path | str] = {}  # by name of the option
         self.ranks: dict[str, int] = {}  # how much the option counts that was taken last
         self.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
 
@@ -64,6 +67,19 @@ class Output:
         socket = coordinator_socket()
         own = (f"unix:{socket}",) if socket.exists() else ()
         return (*own, f"127.0.0.1:{DEFAULT_PORT}")
+
+    @property
+    def tls(self) -> Tls:
+        """How TCP connections are encrypted, if they are."""
+        from coordinator.link.security import Tls
+
+        files: dict[str, Any] = self.tls_files
+        return Tls(
+            ca=files.get("tls_ca"),
+            certificate=files.get("tls_cert"),
+            key=files.get("tls_key"),
+            server_name=files.get("tls_server_name", ""),
+        )
 
     @cached_property
     def people(self) -> Console:

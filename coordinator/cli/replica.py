@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from coordinator.cli.config import config_option
 from coordinator.cli.durations import Duration
-from coordinator.cli.options import directory, option
+from coordinator.cli.options import directory, file, option, tls_options
 from coordinator.cli.output import DEFAULT_PORT, SOCKET_NAME, Output, state_directory
 from coordinator.core.errors import BadRequest, SetupError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def _file(name: str, text: str) -> Callable[[Function], Function]:
-    return option(
-        name,
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help=text,
-    )
 
 
 def _policy(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> dict[str, float]:
@@ -53,9 +43,9 @@ def replica_options(function: Function) -> Function:
             ),
             directory("--state-dir", help="[default: ~/.local/state/allstop]"),
             option("--name", default="", help="Of this replica.  [default: host name and pid]"),
-            _file("--etcd-ca", "Authorities for etcd's certificate, PEM."),
-            _file("--etcd-cert", "Certificate to show to etcd, PEM."),
-            _file("--etcd-key", "Its key, PEM."),
+            file("--etcd-ca", "Authorities for etcd's certificate, PEM."),
+            file("--etcd-cert", "Certificate to show to etcd, PEM."),
+            file("--etcd-key", "Its key, PEM."),
             option("--etcd-server-name", default="", help="Name in etcd's certificates."),
             option("--prefix", default="/allstop", show_default=True, help="Of all keys in etcd."),
             option(
@@ -73,7 +63,7 @@ def replica_options(function: Function) -> Function:
         )
     ):  # fmt: skip
         function = add(function)
-    return config_option(function)
+    return config_option(tls_options(function))
 
 
 def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> int:

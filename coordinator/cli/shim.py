@@ -133,15 +133,18 @@ def _given(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def shim_options(addresses: tuple[str, ...], node: dict[str, Any]) -> ShimOptions:
+def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
     """The options of the shim from those of the command line."""
     import socket
 
+    from coordinator.link.security import channel_credentials
     from worker_shim.agent.options import ShimOptions
 
     return ShimOptions(
         node=node["node"] or socket.gethostname(),
-        coordinators=addresses,
+        coordinators=output.addresses,
+        credentials=channel_credentials(output.tls),
+        server_name=output.tls.server_name,
         store_dir=node["store"].absolute(),
         address=node["address"],
         **_given(
@@ -171,7 +174,7 @@ def start(output: Output, node: dict[str, Any], worker: dict[str, Any] | None) -
     from worker_shim.agent.options import WorkerSpec
     from worker_shim.agent.run import run_shim
 
-    options = shim_options(output.addresses, node)
+    options = shim_options(output, node)
     spec = None if worker is None else WorkerSpec(**worker)
     ended: int = asyncio.run(run_shim(options, spec))
     return ended

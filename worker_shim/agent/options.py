@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from grpc import ChannelCredentials
 
 RUN_DIRECTORY = Path("/run/allstop")
 STAGING_DIRECTORY = Path("/var/lib/allstop/staging")
@@ -21,6 +25,8 @@ class ShimOptions:
     node: str
     coordinators: Sequence[str]  # host:port or unix:path; the first that answers is used
     store_dir: Path
+    credentials: ChannelCredentials | None = None  # for TCP; None: plain
+    server_name: str = ""  # in the coordinators' certificates; empty: the address
     address: str = ""  # empty: that of the default interface
     run_dir: Path = RUN_DIRECTORY
     staging_dir: Path = STAGING_DIRECTORY

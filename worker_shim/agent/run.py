@@ -51,7 +51,12 @@ async def _run(
     options: ShimOptions, spec: WorkerSpec | None, drivers: Drivers, probe: NodeProbe
 ) -> int:
     agent = Agent(drivers, Fence(options.state_dir / options.node), probe)
-    stream = Stream(options.coordinators, agent)
+    stream = Stream(
+        options.coordinators,
+        agent,
+        credentials=options.credentials,
+        server_name=options.server_name,
+    )
     agent.start(stream.send)
     swept = await sweep(drivers)
     trouble = await probe.probe()

@@ -58,9 +58,21 @@ class Stream:
     """Keeps one stream to the first coordinator that answers."""
 
     def __init__(
-        self, addresses: Sequence[str], handler: Handler, *, welcome_s: float = WELCOME_S
+        self,
+        addresses: Sequence[str],
+        handler: Handler,
+        *,
+        welcome_s: float = WELCOME_S,
+        credentials: grpc.ChannelCredentials | None = None,
+        server_name: str = "",
     ) -> None:
-        """`addresses` are host:port or unix:path; nothing is dialled before `run`."""
+        """`addresses` are host:port or unix:path; nothing is dialled before `run`.
+
+        With `credentials` TCP connections are TLS; `server_name` is the name in the coordinators'
+        certificates where that is not the address.
+        """
+        self._credentials = credentials
+        self._server_name = server_name
         self._addresses = tuple(addresses)
         self._handler = handler
         self._welcome_s = welcome_s
@@ -122,7 +134,7 @@ class Stream:
     async def _attempt(self, address: str) -> bool:
         """One stream from dial to end; True when a coordinator had welcomed us."""
         welcomed = False
-        async with grpc.aio.insecure_channel(_target(address), options=CHANNEL_OPTIONS) as channel:
+        async with self._channel(address) as channel:
             queue: Outgoing = asyncio.Queue()
             stub = shim_pb2_grpc.ShimLinkStub(channel)  # type: ignore[no-untyped-call]
             queue.put_nowait(self._handler.hello())
@@ -151,6 +163,13 @@ class Stream:
                 self._call.cancel()
                 queue.put_nowait(None)  # grpc leaves its reader of requests waiting otherwise
         return welcomed
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._credentials is None or address.startswith("unix:"):
+            return grpc.aio.insecure_channel(_target(address), options=CHANNEL_OPTIONS)
+        name = (("grpc.ssl_target_name_override", self._server_name),) if self._server_name else ()
+        options = (*CHANNEL_OPTIONS, *name)
+        return grpc.aio.secure_channel(_target(address), self._credentials, options=options)
 
     async def _welcome(self, messages: AsyncIterator[shim_pb2.CoordinatorMessage]) -> None:
         async with asyncio.timeout(self._welcome_s):
