@@ -1,6 +1,7 @@
 """Each dataclass of the core has a message with the same fields and types, and loses nothing."""
 
 import inspect
+import json
 import types
 from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
@@ -8,6 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from allstop.v1 import operator_pb2, records_pb2
+from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,11 +115,59 @@ def test_round_trip_loses_nothing(cls: type, data: st.DataObject) -> None:
     assert decode(cls, encode(record), "/key") == record
 
 
+@pytest.mark.parametrize("cls", RECORDS, ids=lambda cls: cls.__name__)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_what_is_stored_is_proto_json(cls: type, data: st.DataObject) -> None:
+    record = data.draw(values(cls))
+    message = json_format.Parse(encode(record), message_of(cls)())
+    assert from_proto(message, cls) == record
+    written = json_format.MessageToJson(message, preserving_proto_field_name=True)
+    assert decode(cls, written.encode(), "/key") == record
+
+
+def plain(cls: type) -> Any:
+    """One instance with something in every field."""
+    hints = get_type_hints(cls)
+    made = {}
+    for field in fields(cls):
+        inner, many = inner_of(hints[field.name])
+        if is_dataclass(inner):
+            one = plain(inner)
+        elif issubclass(inner, StrEnum):
+            one = next(iter(inner))
+        else:
+            one = {int: 7, float: 0.5, bool: True, str: "text"}[inner]
+        made[field.name] = (one,) if many else one
+    return cls(**made)
+
+
+ODD = [
+    *(None, True, -1, 2**40, 2**70, 1.5, "", "7", "-7", "+7", " 7", "1_0", "\u0667", "x"),
+    *([], [None], ["7"], [7], [[]], {}, {"a": 1}, "AttemptState", "ATTEMPT_STATE_UNSPECIFIED"),
+]
+
+
+@pytest.mark.parametrize("cls", RECORDS, ids=lambda cls: cls.__name__)
+def test_odd_values_are_read_as_protobuf_reads_them(cls: type) -> None:
+    stored = json.loads(encode(plain(cls)))
+    for name in [*(each.name for each in fields(cls)), "color"]:
+        for odd in ODD:
+            value = json.dumps({**stored, name: odd}).encode()
+            try:
+                expected = from_proto(json_format.Parse(value, message_of(cls)()), cls)
+            except (json_format.ParseError, BadRequest):
+                with pytest.raises(StoreError, match="/key"):
+                    decode(cls, value, "/key")
+            else:
+                assert decode(cls, value, "/key") == expected, (name, odd)
+
+
 JOB = model.JobRecord("llm", 2, 4, 1, "s1")
 
 
 def test_stored_value_is_readable_json() -> None:
-    expected = '{"job": "llm", "workers": 2, "world_size": 4, "incarnation": 1, "latest": "s1"}'
+    expected = '{"job":"llm","workers":2,"world_size":4,"incarnation":1,"latest":"s1"}'
     assert encode(JOB).decode() == expected
 
 
