@@ -33,7 +33,7 @@ def to_proto(record: Any, message_class: type[Message] | None = None) -> Any:
     Raises BadRequest naming the field when a value cannot be put on the wire: a number out of
     range, a string that is not valid Unicode.
     """
-    cls = type(record)
+    cls: Any = type(record)
     chosen: Any = message_class or getattr(records_pb2, cls.__name__)
     try:
         return compiling.writer(cls, chosen)(record)
@@ -46,8 +46,9 @@ def from_proto(message: Any, cls: type[Record]) -> Record:
 
     Raises BadRequest naming the field when an enum is unset or has a number we do not know.
     """
+    kind: Any = cls
     try:
-        return compiling.reader(cls)(message)  # type: ignore[no-any-return]
+        return compiling.reader(kind)(message)  # type: ignore[no-any-return]
     except KeyError:
         return _slowly_in(message, cls)
 
@@ -72,7 +73,8 @@ def encode(record: Any) -> bytes:
     Raises BadRequest naming the field when a value cannot be put on the wire.
     """
     to_proto(record)  # what cannot be sent cannot be stored
-    return msgspec.json.encode(compiling.dumper(type(record))(record))
+    cls: Any = type(record)
+    return msgspec.json.encode(compiling.dumper(cls)(record))
 
 
 def decode(cls: type[Record], data: bytes, key: str) -> Record:
@@ -81,8 +83,9 @@ def decode(cls: type[Record], data: bytes, key: str) -> Record:
     Raises StoreError naming the key when the value is damaged, is not ours, or holds fields that
     this version does not know: writing such a record again would lose them.
     """
+    kind: Any = cls
     try:
-        return compiling.loader(cls)(msgspec.json.decode(data))  # type: ignore[no-any-return]
+        return compiling.loader(kind)(msgspec.json.decode(data))  # type: ignore[no-any-return]
     except (Odd, KeyError, TypeError, ValueError, RecursionError):
         return _slowly_decoded(cls, data, key)
 

@@ -261,9 +261,10 @@ def _taker(field: Field, wire_type: int) -> Callable[[Any], Any]:
     wide = wire_type in WIDE
 
     def number(value: Any) -> int:
-        if type(value) is not (str if wide else int):
+        kind: Any = type(value)
+        if kind is not (str if wide else int):
             raise Odd
-        found = _whole(value) if wide else value
+        found: int = _whole(value) if wide else value
         if not low <= found <= high:
             raise Odd
         return found
