@@ -1,19 +1,19 @@
 """Giving an attempt up: undo what was ordered, everywhere it can be reached, and say so.
 
-Undo is an order like any other, with a deadline. A node that is out of reach does not block it:
-its shim's dead-man timer does there what the order would have done.
+A node that is out of reach does not block it: its shim's dead-man timer does there what the order
+would have done, and what is stored there is deleted when it returns (`owed`).
 """
 
 from __future__ import annotations
 
-from coordinator.core.action import Member
+from coordinator.core import trouble
+from coordinator.core.action import Member, Round
 from coordinator.core.attempt import Attempt
 from coordinator.core.commands import Command, PutAttempt
-from coordinator.core.errors import AllstopError, AttemptFailed, DeadlinePassed
+from coordinator.core.errors import AllstopError, DeadlinePassed
 from coordinator.core.events import (
     AbortRequested,
     CommitRefused,
-    NodeAttached,
     NodeLeft,
     NodeLost,
     OrderFailed,
@@ -23,7 +23,8 @@ from coordinator.core.events import (
     WorkerExited,
 )
 from coordinator.core.failures import failure_of, listed
-from coordinator.core.model import AttemptState, Failure, Phase
+from coordinator.core.model import AttemptState, Failure
+from coordinator.core.undoing import Undoing
 
 S = AttemptState
 
@@ -35,20 +36,31 @@ def abort(a: Attempt, failure: Failure, now: float) -> list[Command]:
     a.close_all(now)
     if not a.ordered:
         return finish(a, f"given up before anything was held: {failure.what}", now)
-    reachable = [m for m in a.members.values() if m.worker not in a.lost]
     for member in a.members.values():
         if member.worker in a.lost:
             a.note(f"{member} is out of reach and lets go by its own timer")
+    reachable = a.in_reach()
     if not reachable:
         return finish(a, f"given up in {phase}: {failure.what}", now)
-    sent = a.open_round(Phase.UNDO, a.policy.undo_s, now, capped=False, members=reachable)
+    orders = UNDOING.begin(a, reachable, now)
     a.move(S.ABORTING, f"given up in {phase}: {failure.what}")
-    return [*a.orders(sent, now, reason=failure.what, keep=a.keep), a.announce(now)]
+    # An heir of the cut would go on with it; of an earlier state it knows that it is to be undone.
+    record = [PutAttempt(a.record())] if a.cut_recorded else []
+    return [*orders, *record, a.announce(now)]
 
 
 def abort_for(a: Attempt, error: AllstopError, now: float) -> list[Command]:
     """Give the attempt up for an error that one of its own checks raised."""
     return abort(a, failure_of(error.at(job=a.job)), now)
+
+
+def inherit(a: Attempt, failure: Failure, now: float) -> list[Command]:
+    """Give up an attempt of an earlier leader; its workers are told as their nodes attach."""
+    a.failure = failure
+    orders = UNDOING.inherit(a, now)
+    a.move(S.ABORTING, failure.what)
+    record = [PutAttempt(a.record())] if a.cut_recorded else []
+    return [*orders, *record, a.announce(now)]
 
 
 def finish(a: Attempt, reason: str, now: float) -> list[Command]:
@@ -64,85 +76,38 @@ def finish(a: Attempt, reason: str, now: float) -> list[Command]:
 
 def on_lost(a: Attempt, event: NodeLost | NodeLeft, now: float) -> list[Command]:
     """A member's node is gone: name it at once."""
-    workers = lose(a, event)
-    failure = Failure(
-        kind=AttemptFailed.__name__,
-        what=f"node {event.node} {_verb(event)} ({event.reason}) with "
-        f"{listed([f'worker {w}' for w in workers])} on it",
-        job=a.job,
-        worker=workers[0],
-        node=event.node,
-        phase=phase_of(a),
-        advice="the job needs that node: bring it back, or restore the last snapshot elsewhere",
+    workers = a.lose(event)
+    failure = trouble.of_node(
+        a,
+        event,
+        f" with {listed([f'worker {w}' for w in workers])} on it",
+        "the job needs that node: bring it back, or restore the last snapshot elsewhere",
     )
     return abort(a, failure, now)
 
 
 def on_exited(a: Attempt, event: WorkerExited, now: float) -> list[Command]:
     """A member's root process ended."""
-    how = f"code {event.exit_code}" if event.exit_code >= 0 else f"signal {-event.exit_code}"
-    failure = Failure(
-        kind=AttemptFailed.__name__,
-        what=f"worker {event.worker} on {event.node} exited with {how}",
-        job=a.job,
-        worker=event.worker,
-        node=event.node,
-        phase=phase_of(a),
-        advice="look at the end of its output",
-        details=tuple(event.log_tail.splitlines()[-20:]),
-    )
-    return abort(a, failure, now)
+    return abort(a, trouble.of_exit(a, event, "worker", "look at the end of its output"), now)
 
 
 def on_failed(a: Attempt, event: OrderFailed, now: float) -> list[Command]:
     """A shim could not do what it was ordered; its own words are kept."""
-    member = a.members.get(event.worker)
-    if member is None or member.node != event.node:
-        a.ignore(f"worker {event.worker} of this attempt is not on {event.node}")
-        return []
-    failure = event.failure
-    place = Failure(
-        kind=failure.kind,
-        what=failure.what,
-        job=a.job,
-        worker=event.worker,
-        rank=failure.rank,
-        node=event.node,
-        phase=str(event.phase),
-        advice=failure.advice,
-        definite=failure.definite,
-        details=failure.details,
-    )
-    return abort(a, place, now)
+    failure = trouble.of_order(a, event)
+    return [] if failure is None else abort(a, failure, now)
 
 
 def on_let_go(a: Attempt, event: Undone, now: float) -> list[Command]:
     """A shim's dead-man timer ran out: the worker runs again, and nothing of it can be used."""
-    member = a.members.get(event.worker)
-    if member is None or member.node != event.node:
-        a.ignore(f"worker {event.worker} of this attempt is not on {event.node}")
-        return []
-    failure = Failure(
-        kind=AttemptFailed.__name__,
-        what=f"{member} was let go by its own timer after {event.held_ms} ms",
-        job=a.job,
-        worker=event.worker,
-        node=event.node,
-        phase=phase_of(a),
-        advice="the coordinator was out of reach for that long; try again",
-    )
-    return abort(a, failure, now)
+    what = f"was let go by its own timer after {event.held_ms} ms"
+    advice = "the coordinator was out of reach for that long; try again"
+    failure = trouble.of_timer(a, event, what, advice)
+    return [] if failure is None else abort(a, failure, now)
 
 
 def on_abort_requested(a: Attempt, event: AbortRequested, now: float) -> list[Command]:
     """An operator has had enough."""
-    failure = Failure(
-        kind=AttemptFailed.__name__,
-        what=f"aborted on request: {event.reason or 'no reason given'}",
-        job=a.job,
-        phase=phase_of(a),
-    )
-    return abort(a, failure, now)
+    return abort(a, trouble.of_request(a, event), now)
 
 
 def on_store_refused(a: Attempt, event: StoreRefused, now: float) -> list[Command]:
@@ -158,10 +123,7 @@ def on_store_refused(a: Attempt, event: StoreRefused, now: float) -> list[Comman
 def on_commit_refused(a: Attempt, event: CommitRefused, now: float) -> list[Command]:
     """There is no snapshot; where that is not sure, its images are kept."""
     a.keep = not event.failure.definite
-    if not a.adopted:
-        return abort(a, event.failure, now)
-    a.close_all(now)
-    return undo_adopted(a, event.failure, now)
+    return inherit(a, event.failure, now) if a.adopted else abort(a, event.failure, now)
 
 
 def on_time(a: Attempt, event: TimePassed, now: float) -> list[Command]:
@@ -175,115 +137,25 @@ def on_time(a: Attempt, event: TimePassed, now: float) -> list[Command]:
 # -- while it is being undone ----------------------------------------------------------------------
 
 
-def on_undone(a: Attempt, event: Undone, now: float) -> list[Command]:
-    """A worker runs again and has nothing staged."""
-    sent = a.accept(event, Phase.UNDO)
-    if sent is None:
-        return []
-    sent.take(event.worker)
-    a.undone.add(event.worker)
-    return _settle(a, now)
-
-
-def on_undo_failed(a: Attempt, event: OrderFailed, now: float) -> list[Command]:
-    """A worker could not be undone: it is named, and nobody waits for it any longer."""
-    if event.phase is not Phase.UNDO:
-        a.ignore(f"{event.phase} failed on {event.node}, and is being undone already")
-        return []
-    sent = a.accept(event, Phase.UNDO)
-    if sent is None:
-        return []
-    a.note(f"{sent.awaited[event.worker]} could not be undone: {event.failure.what}")
-    sent.take(event.worker)
-    return _settle(a, now)
-
-
-def on_lost_while_undoing(a: Attempt, event: NodeLost | NodeLeft, now: float) -> list[Command]:
-    """An awaited node is gone: its own timer undoes it."""
-    for worker in lose(a, event):
-        for sent in a.rounds.values():
-            if worker in sent.awaited:
-                a.note(f"{a.members[worker]} {_verb(event)} and lets go by its own timer")
-                sent.awaited.pop(worker)
-    return _settle(a, now)
-
-
 def on_exited_while_undoing(a: Attempt, event: WorkerExited, now: float) -> list[Command]:
     """A worker died meanwhile; its staging is still to be removed, so it stays awaited."""
     a.note(f"worker {event.worker} on {event.node} has exited with {event.exit_code}")
     return []
 
 
-def on_found_while_undoing(a: Attempt, event: NodeAttached, now: float) -> list[Command]:
-    """A node (again) in reach: whatever members it has are told to undo."""
-    sent = a.rounds[Phase.UNDO]
-    commands: list[Command] = []
-    for state in event.workers:
-        if state.job != a.job:
-            continue
-        known = a.members.get(state.worker)
-        if known is None and not a.adopted:
-            continue
-        if known is not None and known.node not in ("", event.facts.node):
-            continue
-        for worker in range(len(a.members), state.workers if a.adopted else 0):
-            a.members[worker] = sent.awaited[worker] = Member(worker, "")
-        member = Member(state.worker, event.facts.node)
-        a.members[member.worker] = member
-        on_node = a.by_node.setdefault(member.node, [])
-        if member.worker not in on_node:
-            on_node.append(member.worker)
-        sent.awaited[member.worker] = member
-        sent.expected = max(sent.expected, len(sent.awaited))
-        reason = a.failure.what if a.failure else a.reason
-        commands.append(a.order(member, sent, now, reason=reason, keep=a.keep))
-    if commands:
-        a.move(S.ABORTING, f"{event.facts.node} is in reach and told to undo")
-    return commands
+def _orders(a: Attempt, sent: Round, members: list[Member], now: float) -> list[Command]:
+    reason = a.failure.what if a.failure else a.reason
+    return [a.order(member, sent, now, reason=reason, keep=a.keep) for member in members]
 
 
-def on_undo_late(a: Attempt, event: TimePassed, now: float) -> list[Command]:
-    """Whoever has not undone by now is left to its own timer, by name."""
-    for sent in a.overdue(now):
-        for member in sent.awaited.values():
-            a.note(f"{member} has not said within {now - sent.sent_at:.1f} s that it was undone")
-        return finish(a, _outcome(a), now)
-    return []
-
-
-def undo_adopted(a: Attempt, failure: Failure, now: float) -> list[Command]:
-    """Give up an attempt of an earlier leader; its workers are told as their nodes attach."""
-    a.failure = failure
-    a.open_round(Phase.UNDO, a.policy.adopt_s, now, capped=False)
-    a.move(S.ABORTING, failure.what)
-    return [a.announce(now)]
-
-
-def _settle(a: Attempt, now: float) -> list[Command]:
-    sent = a.rounds[Phase.UNDO]
-    return finish(a, _outcome(a), now) if sent.complete else a.progress(sent, now)
-
-
-def _outcome(a: Attempt) -> str:
+def _end(a: Attempt, now: float) -> list[Command]:
     what = a.failure.what if a.failure else a.reason
-    return f"{what}; the workers in reach run on" if a.members else what
+    return finish(a, f"{what}; the workers in reach run on" if a.members else what, now)
 
 
-# -- small things ----------------------------------------------------------------------------------
-
-
-def lose(a: Attempt, event: NodeLost | NodeLeft) -> list[int]:
-    """Mark a node's members as out of reach and return them."""
-    workers = a.workers_on(event.node)
-    for worker in workers:
-        a.lost[worker] = event.reason
-    return workers
-
-
-def phase_of(a: Attempt) -> str:
-    """The phase that is under way, for errors."""
-    return next((str(phase) for phase in a.rounds), str(a.state))
-
-
-def _verb(event: NodeLost | NodeLeft) -> str:
-    return "was lost" if isinstance(event, NodeLost) else "left"
+UNDOING = Undoing(
+    orders=_orders,
+    finish=_end,
+    unable="could not be undone",
+    away=lambda _, event: f"{trouble.verb(event)} and lets go by its own timer",
+)

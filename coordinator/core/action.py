@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from coordinator.core.commands import Announce, Command, SendOrder
 from coordinator.core.errors import AllstopError
-from coordinator.core.events import OrderAnswered, WorkerExited
+from coordinator.core.events import NodeLeft, NodeLost, OrderAnswered, WorkerExited
 from coordinator.core.failures import listed
 from coordinator.core.model import Failure, Phase, PhaseTiming, RankState
 from coordinator.core.policy import Policy
@@ -17,7 +17,9 @@ from coordinator.core.policy import Policy
 S = TypeVar("S", bound=StrEnum)
 
 FOREVER = float("inf")
+NOT_SEEN = "it has not attached to this leader"  # why an heir takes a node for out of reach
 NOTES_LIMIT = 16
+DETAILS_LIMIT = 64  # of a failure: it is stored, and a thousand names help nobody
 # Each announcement costs O(n): within one round of n answers there are at most so many of them, and
 # where that is not every answer, they are so far apart that a person can see the difference.
 PROGRESS_STEPS = 16
@@ -98,6 +100,9 @@ class Action(Generic[S]):
     )  # reason, ignored; drained by control
     by_node: dict[str, list[int]] = field(default_factory=dict)
     adopted: bool = False  # found in the store by a new leader, which can only bring it to an end
+    ordered: bool = False  # orders went out: there is something to undo
+    undone: set[int] = field(default_factory=set)  # workers that have answered UNDO
+    held_until: float = FOREVER  # when the first hold of the newest order that holds may run out
 
     def __post_init__(self) -> None:
         for member in self.members.values():
@@ -134,6 +139,26 @@ class Action(Generic[S]):
             and member.node == event.node
             and event.incarnation == self.incarnation
         )
+
+    def lose(self, event: NodeLost | NodeLeft) -> list[int]:
+        """Mark a node's members as out of reach and return them."""
+        workers = self.workers_on(event.node)
+        for worker in workers:
+            self.lost[worker] = event.reason
+        return workers
+
+    def in_reach(self) -> list[Member]:
+        """Members whose node is not known to be out of reach."""
+        return [m for m in self.members.values() if m.worker not in self.lost]
+
+    def not_undone(self) -> tuple[int, ...]:
+        """Workers that may have something left of this action, if it is to be undone."""
+        return tuple(w for w in self.members if w not in self.undone) if self.ordered else ()
+
+    @property
+    def phase(self) -> str:
+        """The phase that is under way, for errors."""
+        return next((str(phase) for phase in self.rounds), str(self.state))
 
     def observe(self, worker: int, ranks: tuple[RankState, ...]) -> None:
         """Remember what a shim last reported of a member's ranks; decides nothing."""
@@ -184,6 +209,8 @@ class Action(Generic[S]):
         held_until = deadline + hold_extra_s + self.policy.margin_s if holds else FOREVER
         made = Round(phase, now, deadline, is_capped, held_until, len(awaited) or 1, awaited, whom)
         made.announced_at = now  # whoever opens a round announces it
+        if holds:
+            self.held_until = held_until
         self.rounds[phase] = made
         return made
 
@@ -306,5 +333,5 @@ class Action(Generic[S]):
             phase=str(sent.phase),
             advice="look at the named nodes and ranks, or allow more time with --deadline",
             definite=True,
-            details=tuple(names),
+            details=tuple(names[:DETAILS_LIMIT]),
         )

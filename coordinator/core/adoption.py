@@ -1,14 +1,25 @@
 """What a new leader does with attempts and restores that an earlier one left unfinished.
 
-Nobody knows how far they got, so they are undone: the shims look, and undo what there is. Their
-nodes are told as they attach, within `adopt_s`; whoever does not attach lets go by its own timer.
+| found as | means | so |
+|---|---|---|
+| attempt ADMITTING | something may be held or dumped; no cut is known | undo |
+| attempt PERSISTING | it was cut, and the job may run | go on storing; undo if one has let go |
+| attempt ABORTING | it was cut, and then given up | undo |
+| attempt STOPPING | the snapshot is committed | go on stopping |
+| restore ADMITTING | images may be on nodes; the job may still run as it was | undo |
+| restore CLEARING | some of the old incarnation may be gone, nothing new runs | undo |
+| restore RELEASING | every tree was back, some may run | go on releasing, unless one is gone |
+
+COMMITTING is never stored: the commit is one transaction under the epoch, and whoever reads the
+store under a later epoch sees whether it went through. Undo is done by looking: nodes are told as
+they attach, within `adopt_s`; whoever does not lets go by its own timer and is owed the order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.core import aborting, attempt, failing, returning
+from coordinator.core import aborting, attempt, failing, inheriting, releasing, returning
 from coordinator.core.attempt import Attempt
 from coordinator.core.commands import Command
 from coordinator.core.errors import AttemptFailed, RestoreFailed
@@ -18,6 +29,7 @@ from coordinator.core.model import (
     Failure,
     Phase,
     RestoreRecord,
+    RestoreState,
 )
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
@@ -40,22 +52,26 @@ class Heir:
     now: float
 
     def take(
-        self, record: AttemptRecord | RestoreRecord, workers: int
+        self, record: AttemptRecord | RestoreRecord
     ) -> tuple[Attempt | Restore, list[Command]]:
-        """An unfinished action, on its way to its end; `workers` 0: not known how many."""
+        """An unfinished action, on its way to its end."""
         if isinstance(record, AttemptRecord):
-            return self._attempt(record, workers)
+            return self._attempt(record)
         r = returning.from_record(record, epoch=self.epoch, policy=self.policy, now=self.now)
+        if record.state is RestoreState.RELEASING:
+            return r, releasing.inherit(r, self.now)
         failure = self._orphaned(RestoreFailed.__name__, record)
-        return r, failing.undo_adopted(r, failure, self.now)
+        return r, failing.inherit(r, failure, self.now)
 
-    def _attempt(self, record: AttemptRecord, workers: int) -> tuple[Attempt, list[Command]]:
-        a = attempt.from_record(
-            record, epoch=self.epoch, policy=self.policy, workers=workers, now=self.now
-        )
+    def _attempt(self, record: AttemptRecord) -> tuple[Attempt, list[Command]]:
+        a = attempt.from_record(record, epoch=self.epoch, policy=self.policy, now=self.now)
+        if a.state is AttemptState.STOPPING:
+            return a, inheriting.stop(a, self.now)
+        if a.state is AttemptState.PERSISTING and a.members:
+            return a, inheriting.persist(a, self.now)
         if a.state is not AttemptState.COMMITTING:
             failure = self._orphaned(AttemptFailed.__name__, record)
-            return a, aborting.undo_adopted(a, failure, self.now)
+            return a, aborting.inherit(a, failure, self.now)
         a.open_round(Phase.COMMIT, self.policy.commit_s, self.now, capped=False, whom="the store")
         a.move(a.state, "found while it was being committed; the store is asked how it ended")
         return a, [a.announce(self.now)]
@@ -64,7 +80,16 @@ class Heir:
         return Failure(
             kind=kind,
             what=f"the leader of epoch {record.epoch} ended while {id_of(record)} was "
-            f"{record.state}; {self.coordinator} leads now",
+            f"{_told(record)}; {self.coordinator} leads now",
             job=record.job,
             advice="try again",
         )
+
+
+def _told(record: AttemptRecord | RestoreRecord) -> str:
+    """How far it had come, as far as that is recorded: most states are not."""
+    if record.state is AttemptState.ADMITTING:
+        return "ADMITTING or later, before its cut"
+    if record.state is RestoreState.ADMITTING:
+        return "ADMITTING or FETCHING"
+    return str(record.state)

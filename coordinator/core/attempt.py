@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
 
-from coordinator.core.action import Action, Member
+from coordinator.core.action import NOT_SEEN, Action, Member
 from coordinator.core.commands import Command, PutAttempt
 from coordinator.core.errors import AllstopError, AttemptFailed, BugError
 from coordinator.core.model import (
@@ -35,19 +35,28 @@ class Attempt(Action[AttemptState]):
     gpu: bool = False  # some rank has state on a device: GPU_LOCK and GPU_SAVE are part of it
     world_size: int = 0  # 0: not known before HOLD
     target: int = 0
-    ordered: bool = False  # orders went out: there is something to undo
     keep: bool = False  # whether it was committed is not known: undo leaves the images in the store
     answers: dict[int, tuple[RankState, ...]] = field(default_factory=dict)  # ranks at HOLD
     records: dict[int, WorkerRecord] = field(default_factory=dict)
     persisted: set[int] = field(default_factory=set)
-    undone: set[int] = field(default_factory=set)
+    stopped: set[int] = field(default_factory=set)  # workers that STOP has ended
     held_ms: dict[int, int] = field(default_factory=dict)  # by worker, from Resumed
+    cut_recorded: bool = False  # PERSISTING was put: a new leader goes on from there
     snapshot: Snapshot | None = None
 
     @property
     def pause_ms(self) -> int:
         """How long the worker that stood still longest did, as far as known."""
         return max(self.held_ms.values(), default=0)
+
+    @property
+    def owed(self) -> tuple[int, ...]:
+        """Workers that have not said that they did the last order of this attempt."""
+        if self.state is S.ABORTED:
+            return self.not_undone()
+        if self.state is S.COMMITTED and self.stop:
+            return tuple(w for w in self.members if w not in self.stopped)
+        return ()
 
     def record(self, state: AttemptState | None = None) -> AttemptRecord:
         """The attempt as etcd keeps it, in its own state or in the one it is about to reach."""
@@ -66,6 +75,10 @@ class Attempt(Action[AttemptState]):
             failure=self.failure,
             timings=tuple(self.timings),
             pause_ms=self.pause_ms,
+            nodes=tuple(self.members[w].node for w in sorted(self.members)),
+            owed=self.owed,
+            keep=self.keep,
+            world_size=self.world_size,
         )
 
     def begin(self, now: float) -> list[Command]:
@@ -90,13 +103,9 @@ class Attempt(Action[AttemptState]):
             raise BugError(f"{self.id} is COMMITTED without everything in the store")
 
 
-def from_record(
-    record: AttemptRecord, *, epoch: int, policy: Policy, workers: int, now: float
-) -> Attempt:
-    """An attempt of an earlier leader; its members' nodes are learnt as they attach.
-
-    `workers` is 0 where the job was never committed, so that even their number is learnt.
-    """
+def from_record(record: AttemptRecord, *, epoch: int, policy: Policy, now: float) -> Attempt:
+    """An attempt of an earlier leader; none of its nodes has attached to this one yet."""
+    members = {w: Member(w, node) for w, node in enumerate(record.nodes)}
     return Attempt(
         id=record.attempt,
         job=record.job,
@@ -106,14 +115,17 @@ def from_record(
         started=now,
         deadline_s=record.deadline_s,
         unix_s=record.requested_unix_s,
-        members={worker: Member(worker, "") for worker in range(workers)},
+        members=members,
         state=record.state,
         reason=record.reason,
         failure=record.failure,
         timings=list(record.timings),
+        lost=dict.fromkeys(members, NOT_SEEN),
         cut=record.cut,
         stop=record.stop,
         target=record.target,
+        world_size=record.world_size,
         ordered=True,
         adopted=True,
+        cut_recorded=record.state is S.PERSISTING,
     )

@@ -7,12 +7,13 @@ CUT is not a state but a moment: every worker's Dumped is in while no dead-man t
 out. From then on the job may run. COMMIT is the moment of one etcd transaction: before it there is
 no snapshot, after it nothing is undone. With cut = freeze HOLDING and PARKING are left out.
 
-The arrows are in `parking` (up to the cut), `committing` (from there) and `aborting`.
+The arrows are in `parking` (up to the cut), `committing` (from there), `inheriting` (nodes that
+come back, and what a new leader goes on with) and `aborting`.
 """
 
 from __future__ import annotations
 
-from coordinator.core import aborting, committing, parking
+from coordinator.core import aborting, committing, inheriting, parking
 from coordinator.core.events import (
     AbortRequested,
     AttemptStored,
@@ -122,7 +123,7 @@ TRANSITIONS: Table[AttemptState] = {
         WorkerExited: Row(committing.on_exited, (S.PERSISTING, S.COMMITTING)),
         AbortRequested: Row(aborting.on_abort_requested, (S.ABORTING,)),
         TimePassed: Row(committing.on_time, (S.PERSISTING, S.COMMITTING, S.ABORTING)),
-        NodeAttached: Row(committing.on_back, (S.PERSISTING,)),
+        NodeAttached: Row(inheriting.on_back, (S.PERSISTING,)),
         StoreRefused: _TRANSACTION_TELLS,
         AttemptStored: _RECORDED,
     },
@@ -136,7 +137,7 @@ TRANSITIONS: Table[AttemptState] = {
         **dict.fromkeys(
             (NodeLost, NodeLeft), Row(committing.on_gone_while_committing, (S.COMMITTING,))
         ),
-        NodeAttached: Row(committing.on_back, (S.COMMITTING,)),
+        NodeAttached: Row(inheriting.on_back, (S.COMMITTING,)),
         StoreRefused: _TRANSACTION_TELLS,
         AttemptStored: _RECORDED,
     },
@@ -151,18 +152,18 @@ TRANSITIONS: Table[AttemptState] = {
         AbortRequested: _TOO_LATE,
         Undone: _STORED,
         SnapshotCommitted: Ignored("that is known already"),
-        NodeAttached: Row(committing.on_back_while_stopping, (S.STOPPING,)),
+        NodeAttached: Row(inheriting.on_back_while_stopping, (S.STOPPING, S.COMMITTED)),
         StoreRefused: _TRANSACTION_TELLS,
         AttemptStored: _RECORDED,
     },
     S.ABORTING: {
-        Undone: Row(aborting.on_undone, _TO),
-        OrderFailed: Row(aborting.on_undo_failed, _TO),
-        NodeLost: Row(aborting.on_lost_while_undoing, _TO),
-        NodeLeft: Row(aborting.on_lost_while_undoing, _TO),
+        Undone: Row(aborting.UNDOING.on_undone, _TO),
+        OrderFailed: Row(aborting.UNDOING.on_failed, _TO),
+        NodeLost: Row(aborting.UNDOING.on_lost, _TO),
+        NodeLeft: Row(aborting.UNDOING.on_lost, _TO),
         WorkerExited: Row(aborting.on_exited_while_undoing, (S.ABORTING,)),
-        NodeAttached: Row(aborting.on_found_while_undoing, (S.ABORTING,)),
-        TimePassed: Row(aborting.on_undo_late, _TO),
+        NodeAttached: Row(aborting.UNDOING.on_found, (S.ABORTING,)),
+        TimePassed: Row(aborting.UNDOING.on_late, _TO),
         **dict.fromkeys((*_ANY_ANSWER, Resumed, Persisted), _GIVEN_UP),
         AbortRequested: _GIVEN_UP,
         CommitRefused: _GIVEN_UP,

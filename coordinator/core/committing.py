@@ -15,7 +15,6 @@ from coordinator.core.commands import Command, CommitSnapshot, PutAttempt
 from coordinator.core.connections import leaving
 from coordinator.core.errors import AllstopError, AttemptFailed, DeadlinePassed, Where
 from coordinator.core.events import (
-    NodeAttached,
     NodeLeft,
     NodeLost,
     OrderFailed,
@@ -48,6 +47,7 @@ def cut(a: Attempt, now: float) -> list[Command]:
         a.note(note)
     goes_on = "they stay stopped" if a.stop else "the job goes on"
     a.move(S.PERSISTING, f"cut: all {len(a.members)} workers are dumped {where}; {goes_on}")
+    a.cut_recorded = True
     commands.append(PutAttempt(a.record()))
     commands += a.orders(persist, now, cut=a.cut, target=a.target)
     return [*commands, a.announce(now)]
@@ -103,16 +103,18 @@ def _commit(a: Attempt, now: float) -> list[Command]:
     )
     a.open_round(Phase.COMMIT, a.policy.commit_s, now, capped=False, whom="the store")
     a.move(S.COMMITTING, f"{a.snapshot.image_bytes} bytes of {len(records)} workers are stored")
-    return [CommitSnapshot(a.snapshot, a.record(S.COMMITTED)), a.announce(now)]
+    stored = a.record(S.STOPPING if a.stop else S.COMMITTED)
+    stored = replace(stored, reason=_committed(a, "committed"))
+    return [CommitSnapshot(a.snapshot, stored), a.announce(now)]
 
 
 def on_committed(a: Attempt, event: SnapshotCommitted, now: float) -> list[Command]:
     a.close_round(Phase.COMMIT, now)
-    if a.adopted or not a.stop:
-        return _finish(a, "committed", now)
-    alive = [m for m in a.members.values() if m.worker not in a.lost]
+    if not a.stop:
+        return finish(a, "committed", now)
+    alive = a.in_reach()
     if not alive:
-        return _finish(a, "committed, and nobody is left to be stopped", now)
+        return finish(a, "committed, and nobody is left to be stopped", now)
     sent = a.open_round(Phase.STOP, a.policy.stop_s, now, capped=False, members=alive)
     a.move(S.STOPPING, "committed; the workers are told to stop")
     return [*a.orders(sent, now, reason=f"stopped with snapshot {a.id}"), a.announce(now)]
@@ -122,20 +124,29 @@ def on_stopped(a: Attempt, event: Stopped, now: float) -> list[Command]:
     sent = a.accept(event, Phase.STOP)
     if sent is None:
         return []
+    a.stopped.add(event.worker)
     sent.take(event.worker)
-    return _settle_stop(a, now)
+    return settle_stop(a, now)
 
 
-def _settle_stop(a: Attempt, now: float) -> list[Command]:
+def settle_stop(a: Attempt, now: float) -> list[Command]:
+    """End the attempt when everyone has stopped."""
     sent = a.rounds[Phase.STOP]
-    return _finish(a, "committed, and the job is stopped", now) if sent.complete else []
+    return finish(a, "committed, and the job is stopped", now) if sent.complete else []
 
 
-def _finish(a: Attempt, reason: str, now: float) -> list[Command]:
+def finish(a: Attempt, reason: str, now: float) -> list[Command]:
+    """The attempt is over, with its snapshot; who is still to be stopped is recorded."""
     a.close_all(now)
+    a.move(S.COMMITTED, a.with_notes(_committed(a, reason)))
+    record = a.record()
+    told = a.announce(now, last=True, attempt=record, snapshot=a.snapshot)
+    return [PutAttempt(record), told] if a.stop else [told]
+
+
+def _committed(a: Attempt, reason: str) -> str:
     at = f" at step {a.target}" if a.target else ""
-    a.move(S.COMMITTED, a.with_notes(f"snapshot {a.id}{at} is {reason}"))
-    return [a.announce(now, last=True, attempt=a.record(), snapshot=a.snapshot)]
+    return f"snapshot {a.id}{at} is {reason}"
 
 
 # -- trouble after the cut ------------------------------------------------------------------------
@@ -145,7 +156,7 @@ def on_lost(a: Attempt, event: NodeLost | NodeLeft, now: float) -> list[Command]
     unstored = [w for w in a.workers_on(event.node) if w not in a.persisted]
     if unstored:
         return aborting.on_lost(a, event, now)
-    workers = aborting.lose(a, event)
+    workers = a.lose(event)
     a.note(f"{event.node} was lost after {listed([f'worker {w}' for w in workers])} was stored")
     for sent in a.rounds.values():
         for worker in workers:
@@ -195,45 +206,24 @@ def on_commit_late(a: Attempt, event: TimePassed, now: float) -> list[Command]:
 
 def on_gone_while_committing(a: Attempt, event: NodeLost | NodeLeft, now: float) -> list[Command]:
     """Everything is in the store: the node is only remembered as out of reach."""
-    for worker in aborting.lose(a, event):
+    for worker in a.lose(event):
         a.note(f"{a.members[worker]} went out of reach while the snapshot was committed")
     return []
 
 
-def on_back(a: Attempt, event: NodeAttached, now: float) -> list[Command]:
-    """A node is in reach again; who takes part was settled when the attempt began."""
-    for worker in a.workers_on(event.facts.node):
-        a.lost.pop(worker, None)
-    a.ignore("who takes part was settled when the attempt began")
-    return []
-
-
-def on_back_while_stopping(a: Attempt, event: NodeAttached, now: float) -> list[Command]:
-    """A node that was away is in reach again: whoever still lives there is told to stop."""
-    alive = {s.worker for s in event.workers if s.job == a.job and s.state != "exited"}
-    sent = a.rounds[Phase.STOP]
-    commands: list[Command] = []
-    for worker in a.workers_on(event.facts.node):
-        a.lost.pop(worker, None)
-        if worker in alive:
-            member = sent.awaited[worker] = a.members[worker]
-            commands.append(a.order(member, sent, now, reason=f"stopped with snapshot {a.id}"))
-    if commands:
-        a.move(S.STOPPING, f"{event.facts.node} is in reach again and told to stop")
-    return commands
-
-
 def on_gone_while_stopping(a: Attempt, event: NodeLost | NodeLeft, now: float) -> list[Command]:
-    for worker in aborting.lose(a, event):
-        a.note(f"{a.members[worker]} went out of reach before it said that it had stopped")
-        a.rounds[Phase.STOP].awaited.pop(worker, None)
-    return _settle_stop(a, now)
+    sent = a.rounds[Phase.STOP]
+    for worker in a.lose(event):
+        if sent.awaited.pop(worker, None):
+            a.note(f"{a.members[worker]} went out of reach before it said that it had stopped")
+    return settle_stop(a, now)
 
 
 def on_exited_while_stopping(a: Attempt, event: WorkerExited, now: float) -> list[Command]:
+    a.stopped.add(event.worker)
     a.rounds[Phase.STOP].awaited.pop(event.worker, None)
     a.move(S.STOPPING, f"worker {event.worker} on {event.node} has ended")
-    return _settle_stop(a, now)
+    return settle_stop(a, now)
 
 
 def on_stop_failed(a: Attempt, event: OrderFailed, now: float) -> list[Command]:
@@ -242,14 +232,14 @@ def on_stop_failed(a: Attempt, event: OrderFailed, now: float) -> list[Command]:
         return []
     a.note(f"{sent.awaited[event.worker]} could not be stopped: {event.failure.what}")
     sent.take(event.worker)
-    return _settle_stop(a, now)
+    return settle_stop(a, now)
 
 
 def on_stop_late(a: Attempt, event: TimePassed, now: float) -> list[Command]:
     for sent in a.overdue(now):
         for member in sent.awaited.values():
             a.note(f"{member} has not said within {now - sent.sent_at:.1f} s that it has stopped")
-        return _finish(a, "committed", now)
+        return finish(a, "committed", now)
     return []
 
 
@@ -266,7 +256,8 @@ def check_record(a: Attempt, record: WorkerRecord, worker: int, node: str, phase
             advice="look at the shim of that node; it mixes its workers up",
         )
     if a.cut is Cut.STEP:
-        check_at(a.target, worker, node, a.answers[worker], record.ranks, phase)
+        held = record.ranks if a.adopted else a.answers[worker]  # an heir was not told at HOLD
+        check_at(a.target, worker, node, held, record.ranks, phase)
 
 
 def _check_stored(record: WorkerRecord, node: str) -> None:

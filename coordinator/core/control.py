@@ -16,7 +16,14 @@ from coordinator.core.admission import admit_attempt, admit_restore
 from coordinator.core.adoption import HAVE_ENDED, Heir, id_of
 from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import ATTACHED, LEFT, LOST, Cluster, Stale
-from coordinator.core.commands import AdmitWorker, Command, FenceWorkers, Refuse
+from coordinator.core.commands import (
+    AdmitWorker,
+    Command,
+    FenceWorkers,
+    PutAttempt,
+    PutRestore,
+    Refuse,
+)
 from coordinator.core.errors import (
     AllstopError,
     Busy,
@@ -74,11 +81,11 @@ class Control(Questions):
         now: float,
         latest_unix_s: Mapping[str, float] | None = None,
     ) -> list[Command]:
-        """Take over what an earlier leader left: unfinished attempts are undone, restores failed.
+        """Take over what an earlier leader left; see `adoption`.
 
         `latest_unix_s`: when each job's newest snapshot was committed. For an attempt found in
         COMMITTING the caller reads the store and then hands in SnapshotCommitted or CommitRefused.
-        Finished records are taken too and only remembered.
+        Of finished records it is remembered how they ended and what is owed.
         """
         self._now, self._cause = now, "adopted from the store"
         sure_at = now + self.policy.adopt_s
@@ -91,9 +98,9 @@ class Control(Questions):
         for record in found:
             if record.state in HAVE_ENDED:
                 self._running.remember(id_of(record), record)
+                self._owed.owe(record)
                 continue
-            known = self._cluster.jobs.get(record.job)
-            action, first = heir.take(record, known.workers if known else 0)
+            action, first = heir.take(record)
             self._running.add(action)
             if isinstance(action, Restore):
                 self._cluster.raise_incarnation(action.job, action.incarnation)
@@ -134,11 +141,15 @@ class Control(Questions):
         for action in self._running.all():
             if action.workers_on(name) or any(w.job == action.job for w in event.workers):
                 commands += self._step(action, event)
+        commands += [_put(record) for record in self._owed.stopped(name, event.workers)]
+        owed = self._owed.orders(name, event.workers, self.epoch, self.policy)
+        told = {(order.job, order.worker, order.action) for order in owed}
         for state in event.workers:
             if (state.job, state.worker) not in fenced:
                 commands += self._told_again(name, state)
-                commands += self._let_go(name, state)
-        commands += [self._undo(name, place) for place in self._owed.at(name)]
+                if (state.job, state.worker, state.action) not in told:
+                    commands += self._let_go(name, state)
+        commands += owed
         return commands + self._fence(name, stale) + self._consider(name, event.workers)
 
     def _told_again(self, node: str, state: WorkerState) -> list[Command]:
@@ -295,9 +306,18 @@ class Control(Questions):
         if not self._cluster.attached(event.node):
             self._note(f"{event.node} is not attached", True, event.action)
             return []
-        if isinstance(event, events.Undone):
-            self._owed.paid(event.node, event.job, event.worker, event.action)
-        return self._about(event.action, event, event.job)
+        commands: list[Command] = []
+        if isinstance(event, events.Undone | events.Stopped):
+            commands += self._paid(event.node, event.job, event.worker, event.action)
+        return commands + self._about(event.action, event, event.job)
+
+    def _paid(self, node: str, job: str, worker: int, action: str) -> list[Command]:
+        record = self._owed.paid(node, job, worker, action)
+        if record is None:
+            return []
+        self._running.remember(action, record)
+        self._note("nobody owes it anything any more", False, action, str(record.state))
+        return [_put(record)]
 
     def _about(self, name: str, event: Event, job: str = "") -> list[Command]:
         """Take an event to the action it names, if that runs here."""
@@ -377,19 +397,24 @@ class Control(Questions):
     def _ended(self, action: AnyAction) -> list[Command]:
         """What its end means for the job."""
         if isinstance(action, Attempt):
-            self._owed.owe(action)
+            self._owed.owe(action.record())
             return []
         if action.state is RestoreState.RUNNING:
             for state in action.restored_workers():
                 self._cluster.place(state, action.members[state.worker].node)
             self._runs.restored(action.job)
             return []
+        self._owed.owe(action.record())
         if not action.admitted:
             return []
         return self._runs.given_up(action.job, action.incarnation, cleared=action.cleared)
 
     def _note(self, reason: str, ignored: bool = False, action: str = "", state: str = "") -> None:
         self._journal.note(Decision(self._now, action, self._cause, reason, state, ignored))
+
+
+def _put(record: AnyRecord) -> Command:
+    return PutAttempt(record) if isinstance(record, AttemptRecord) else PutRestore(record)
 
 
 _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {

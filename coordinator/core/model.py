@@ -234,6 +234,7 @@ class AttemptRecord:
     nodes: tuple[str, ...] = ()  # of its workers, by their number; settled when it began
     owed: tuple[int, ...] = ()  # workers that have not said that they were undone, or stopped
     keep: bool = False  # it may be a snapshot all the same: what is stored stays
+    world_size: int = 0  # ranks; 0: not known yet
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""Undo orders that a node could not be given: it gets them when it is in reach again.
+"""Orders that a node could not be given when an action ended: it gets them when it is in reach.
 
-A shim that died after it had published its images has left them in the store, and no snapshot
-will ever name them. Known to one leader only; a new one does not know which nodes they were on.
+UNDO of what was given up (a shim that died after it had published its images has left them in the
+store, and no snapshot will ever name them), and STOP of a job that was to end with its snapshot.
+What is owed stands in the action's record, so that a new leader owes it too.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
-from coordinator.core.attempt import Attempt
 from coordinator.core.commands import SendOrder
 from coordinator.core.model import (
     AttemptRecord,
@@ -16,10 +17,13 @@ from coordinator.core.model import (
     Phase,
     RestoreRecord,
     RestoreState,
+    WorkerState,
 )
+from coordinator.core.policy import Policy
 
 UNDONE = frozenset({AttemptState.ABORTED, RestoreState.FAILED})
 
+Record = AttemptRecord | RestoreRecord
 Place = tuple[str, int, str]  # job, worker, action
 
 
@@ -44,42 +48,118 @@ def stop_of(place: Place, node: str, epoch: int, deadline_s: float) -> SendOrder
     return replace(order, phase=Phase.STOP, reason=f"stopped with snapshot {place[2]}")
 
 
-def stops(ended: AttemptRecord | RestoreRecord | None) -> bool:
+def stops(ended: Record | None) -> bool:
     """Whether an action that has ended is a checkpoint after which the job is to stop."""
     if not isinstance(ended, AttemptRecord):
         return False
     return ended.stop and ended.state is AttemptState.COMMITTED
 
 
-def may_be_kept(ended: AttemptRecord | RestoreRecord | None) -> bool:
+def may_be_kept(ended: Record | None) -> bool:
     """Whether what an action stored may be a snapshot's: it goes only if it surely is none's."""
     if ended is None or ended.state not in UNDONE:
         return True
-    return ended.failure is not None and not ended.failure.definite
+    return isinstance(ended, AttemptRecord) and ended.keep
+
+
+def lives(state: WorkerState) -> bool:
+    """Whether a worker has a process that could be stopped."""
+    return state.state != "exited"
+
+
+@dataclass
+class _Debt:
+    """What one action is owed; its record is written anew when nothing is left."""
+
+    record: Record
+    workers: set[int] = field(default_factory=set)
 
 
 class Owed:
-    """By node, what it has not said to be undone; the oldest are forgotten above the limit."""
+    """By node, who has not done the last order of an action; above the limit the oldest go."""
 
     def __init__(self, limit: int) -> None:
+        """`limit` is in actions."""
         self._limit = limit
-        self._owed: dict[tuple[str, Place], None] = {}
+        self._debts: dict[str, _Debt] = {}  # by action, oldest first
+        self._at: dict[str, dict[Place, None]] = {}  # by node
 
-    def owe(self, attempt: Attempt) -> None:
-        """An attempt has ended: whoever was told to store images and did not undo it owes that."""
-        stored = any(timing.phase is Phase.PERSIST for timing in attempt.timings)
-        if attempt.state is not AttemptState.ABORTED or attempt.keep or not stored:
-            return
-        for member in attempt.members.values():
-            if member.worker not in attempt.undone and member.node:
-                self._owed[(member.node, (attempt.job, member.worker, attempt.id))] = None
-        while len(self._owed) > self._limit:
-            self._owed.pop(next(iter(self._owed)))
+    def owe(self, record: Record) -> None:
+        """An action has ended, here or under an earlier leader: whoever is named in it owes."""
+        for worker, node in _owed(record):
+            debt = self._debts.setdefault(_id(record), _Debt(record))
+            debt.workers.add(worker)
+            self._at.setdefault(node, {})[(record.job, worker, _id(record))] = None
+        while len(self._debts) > self._limit:
+            self._forget(next(iter(self._debts)))
 
-    def at(self, node: str) -> list[Place]:
-        """What a node that attaches is to be told."""
-        return [place for at, place in self._owed if at == node]
+    def orders(
+        self, node: str, workers: Iterable[WorkerState], epoch: int, policy: Policy
+    ) -> list[SendOrder]:
+        """What a node that attaches with these workers is to be told.
 
-    def paid(self, node: str, job: str, worker: int, action: str) -> None:
-        """A node says that it has undone."""
-        self._owed.pop((node, (job, worker, action)), None)
+        A worker that is of another incarnation is not the one that was to be stopped.
+        """
+        there = {(s.job, s.worker): s for s in workers}
+        found: list[SendOrder] = []
+        for place in self._at.get(node, {}):
+            record = self._debts[place[2]].record
+            if not stops(record):
+                order = undo_of(place, node, epoch, policy.undo_s)
+                kill = isinstance(record, RestoreRecord)
+                incarnation = record.incarnation if kill else 0
+                keep = may_be_kept(record)
+                found.append(replace(order, kill=kill, keep=keep, incarnation=incarnation))
+                continue
+            state = there.get(place[:2])
+            if state is not None and state.incarnation == record.incarnation and lives(state):
+                found.append(stop_of(place, node, epoch, policy.stop_s))
+        return found
+
+    def stopped(self, node: str, workers: Iterable[WorkerState]) -> list[Record]:
+        """Whom a node that attaches does not have any more has stopped; records as of `paid`."""
+        there = {(s.job, s.worker): s for s in workers}
+        records: list[Record] = []
+        for job, worker, action in list(self._at.get(node, {})):
+            record = self._debts[action].record
+            state = there.get((job, worker))
+            alive = state is not None and state.incarnation == record.incarnation and lives(state)
+            paid = None if alive or not stops(record) else self.paid(node, job, worker, action)
+            records += [] if paid is None else [paid]
+        return records
+
+    def paid(self, node: str, job: str, worker: int, action: str) -> Record | None:
+        """A node has done it; the record to be put when that was the last one of the action."""
+        debt = self._debts.get(action)
+        places = self._at.get(node, {})
+        if debt is None or (job, worker, action) not in places:
+            return None
+        places.pop((job, worker, action))
+        if not places:
+            self._at.pop(node)
+        debt.workers.discard(worker)
+        if debt.workers:
+            return None
+        self._debts.pop(action)
+        return replace(debt.record, owed=())
+
+    def _forget(self, action: str) -> None:
+        record = self._debts.pop(action).record
+        for worker, node in _owed(record):
+            places = self._at.get(node, {})
+            places.pop((record.job, worker, action), None)
+            if not places:
+                self._at.pop(node, None)
+
+
+def _id(record: Record) -> str:
+    return record.attempt if isinstance(record, AttemptRecord) else record.restore
+
+
+def _owed(record: Record) -> list[tuple[int, str]]:
+    """Worker and node of everyone who owes; a number without a node is nobody."""
+    if isinstance(record, AttemptRecord):
+        nodes = dict(enumerate(record.nodes))
+    else:
+        nodes = {p.worker: p.to_node for p in record.plan.placements}
+    return [(worker, nodes[worker]) for worker in record.owed if nodes.get(worker)]

@@ -11,10 +11,8 @@ from coordinator.core.errors import BugError
 from coordinator.core.journal import Decision, Journal
 from coordinator.core.model import (
     AttemptRecord,
-    AttemptState,
     NodeFacts,
     RestoreRecord,
-    RestoreState,
     Snapshot,
 )
 from coordinator.core.planner import Planned, plan
@@ -76,7 +74,6 @@ class Questions:
         self._cluster.validate()
 
     def _validate_round(self, action: AnyAction, awaited: Iterable[Any]) -> None:
-        adopted = action.state in (AttemptState.ABORTING, RestoreState.FAILING)
         for member in awaited:
-            if not self._cluster.attached(member.node) and not (adopted and action.adopted):
+            if not self._cluster.attached(member.node) and not action.adopted:
                 raise BugError(f"{action.id} awaits {member}, which is out of reach")

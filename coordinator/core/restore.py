@@ -8,12 +8,12 @@ released. A restore that fails kills what it restored, leaves the snapshot untou
 the job's incarnation raised. What still runs of the older one is the job again, in the raised
 incarnation, where nothing of it had been cleared away (ADMITTING, FETCHING); else it is not.
 
-The arrows are in `returning` (forward) and `failing`.
+The arrows are in `clearing` and `releasing` (forward) and in `failing`.
 """
 
 from __future__ import annotations
 
-from coordinator.core import failing, returning
+from coordinator.core import clearing, failing, releasing
 from coordinator.core.events import (
     AbortRequested,
     Cleared,
@@ -66,63 +66,68 @@ def _trouble(state: S) -> dict[type[Event], Row | Ignored]:
 
 TRANSITIONS: Table[RestoreState] = {
     S.ADMITTING: {
-        RestoreAdmitted: Row(returning.on_admitted, (S.FETCHING,)),
+        RestoreAdmitted: Row(clearing.on_admitted, (S.FETCHING,)),
         StoreRefused: Row(failing.on_store_refused, (S.FAILED,)),
         NodeLost: Row(failing.on_lost, (S.ADMITTING, S.FAILED)),
         NodeLeft: Row(failing.on_lost, (S.ADMITTING, S.FAILED)),
         AbortRequested: Row(failing.on_abort_requested, (S.FAILED,)),
         TimePassed: Row(failing.on_time, (S.ADMITTING, S.FAILED)),
         WorkerExited: _OLD,
-        NodeAttached: Row(returning.on_found, (S.ADMITTING,)),
+        NodeAttached: Row(clearing.on_found, (S.ADMITTING,)),
     },
     S.FETCHING: {
-        Fetched: Row(returning.on_fetched, (S.FETCHING, S.CLEARING)),
+        Fetched: Row(clearing.on_fetched, (S.FETCHING, S.CLEARING)),
         WorkerExited: _OLD,
         **_trouble(S.FETCHING),
-        NodeAttached: Row(returning.on_found, (S.FETCHING,)),
+        NodeAttached: Row(clearing.on_found, (S.FETCHING,)),
     },
     S.CLEARING: {
         Fetched: _ANSWERED,
-        Cleared: Row(returning.on_cleared, (S.CLEARING, S.RESTORING)),
-        WorkerExited: Row(returning.on_stray_ended, (S.CLEARING, S.RESTORING)),
-        NodeReported: Row(returning.on_report, (S.CLEARING, S.RESTORING)),
+        Cleared: Row(clearing.on_cleared, (S.CLEARING, S.RESTORING)),
+        WorkerExited: Row(clearing.on_stray_ended, (S.CLEARING, S.RESTORING)),
+        NodeReported: Row(clearing.on_report, (S.CLEARING, S.RESTORING)),
         **_trouble(S.CLEARING),
-        RestoreStored: Row(returning.on_clear_recorded, (S.CLEARING,)),
-        StoreRefused: Row(failing.on_clear_refused, _TO),
+        RestoreStored: Row(clearing.on_clear_recorded, (S.CLEARING,)),
+        StoreRefused: Row(failing.on_step_refused, _TO),
         NodeLost: Row(failing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
         NodeLeft: Row(failing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
     },
     S.RESTORING: {
         **dict.fromkeys((Fetched, Cleared), _ANSWERED),
-        Restored: Row(returning.on_restored, (S.RESTORING, S.GPU_RESTORING, S.RELEASING)),
+        Restored: Row(releasing.on_restored, (S.RESTORING, S.GPU_RESTORING, S.RELEASING)),
         WorkerExited: Row(failing.on_exited, (S.RESTORING, S.FAILING)),
         **_trouble(S.RESTORING),
     },
     S.GPU_RESTORING: {
         **dict.fromkeys((Fetched, Cleared, Restored), _ANSWERED),
-        GpuRestored: Row(returning.on_gpu_restored, (S.GPU_RESTORING, S.GPU_UNLOCKING)),
+        GpuRestored: Row(releasing.on_gpu_restored, (S.GPU_RESTORING, S.GPU_UNLOCKING)),
         WorkerExited: Row(failing.on_exited, (S.GPU_RESTORING, S.FAILING)),
         **_trouble(S.GPU_RESTORING),
     },
     S.GPU_UNLOCKING: {
         **dict.fromkeys((Fetched, Cleared, Restored, GpuRestored), _ANSWERED),
-        GpuUnlocked: Row(returning.on_gpu_unlocked, (S.GPU_UNLOCKING, S.RELEASING)),
+        GpuUnlocked: Row(releasing.on_gpu_unlocked, (S.GPU_UNLOCKING, S.RELEASING)),
         WorkerExited: Row(failing.on_exited, (S.GPU_UNLOCKING, S.FAILING)),
         **_trouble(S.GPU_UNLOCKING),
     },
     S.RELEASING: {
         **dict.fromkeys((Fetched, Cleared, Restored, GpuRestored, GpuUnlocked), _ANSWERED),
-        Released: Row(returning.on_released, (S.RELEASING, S.RUNNING)),
+        Released: Row(releasing.on_released, (S.RELEASING, S.RUNNING)),
         WorkerExited: Row(failing.on_exited, (S.RELEASING, S.FAILING)),
         **_trouble(S.RELEASING),
+        RestoreStored: Row(releasing.on_release_recorded, (S.RELEASING, *_TO)),
+        StoreRefused: Row(failing.on_step_refused, (S.RELEASING, *_TO)),
+        NodeAttached: Row(releasing.on_found, (S.RELEASING, S.RUNNING, *_TO)),
+        NodeLost: Row(failing.on_lost_while_releasing, (S.RELEASING, *_TO)),
+        NodeLeft: Row(failing.on_lost_while_releasing, (S.RELEASING, *_TO)),
     },
     S.FAILING: {
-        Undone: Row(failing.on_undone, _TO),
-        OrderFailed: Row(failing.on_undo_failed, _TO),
-        NodeLost: Row(failing.on_lost_while_undoing, _TO),
-        NodeLeft: Row(failing.on_lost_while_undoing, _TO),
-        NodeAttached: Row(failing.on_found_while_undoing, (*_TO, S.RUNNING)),
-        TimePassed: Row(failing.on_undo_late, _TO),
+        Undone: Row(failing.UNDOING.on_undone, _TO),
+        OrderFailed: Row(failing.UNDOING.on_failed, _TO),
+        NodeLost: Row(failing.UNDOING.on_lost, _TO),
+        NodeLeft: Row(failing.UNDOING.on_lost, _TO),
+        NodeAttached: Row(failing.UNDOING.on_found, (S.FAILING,)),
+        TimePassed: Row(failing.UNDOING.on_late, _TO),
         **dict.fromkeys(
             (Fetched, Cleared, Restored, GpuRestored, GpuUnlocked, Released), _GIVEN_UP
         ),

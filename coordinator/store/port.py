@@ -41,8 +41,8 @@ class Loaded:
 
     revision: int
     jobs: tuple[JobRecord, ...]
-    attempts: tuple[AttemptRecord, ...]  # those that have not ended
-    restores: tuple[RestoreRecord, ...]  # those that have not ended
+    attempts: tuple[AttemptRecord, ...]  # those that have not ended, or are owed something
+    restores: tuple[RestoreRecord, ...]  # those that have not ended, or are owed something
     damaged: tuple[StoreError, ...] = ()  # values that cannot be read; each names its key
     latest_unix_s: Mapping[str, float] = field(default_factory=dict)  # by job; only `load` fills it
 

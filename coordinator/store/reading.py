@@ -239,8 +239,16 @@ class Reader:
         return Loaded(
             listing.revision,
             tuple(replace(each, latest=latest.get(each.job, "")) for each in records[Kind.JOB]),
-            tuple(each for each in records[Kind.ATTEMPT] if each.state not in ENDED_ATTEMPT),
-            tuple(each for each in records[Kind.RESTORE] if each.state not in ENDED_RESTORE),
+            tuple(
+                each
+                for each in records[Kind.ATTEMPT]
+                if each.owed or each.state not in ENDED_ATTEMPT
+            ),
+            tuple(
+                each
+                for each in records[Kind.RESTORE]
+                if each.owed or each.state not in ENDED_RESTORE
+            ),
             tuple(damaged),
         )
 

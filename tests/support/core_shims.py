@@ -154,7 +154,7 @@ class Node:
             return self.fail(order, "there is no such worker here")
         if order.phase is Phase.UNDO:
             return self._undo(worker, order, place)
-        if order.action in worker.undone:
+        if order.action in worker.undone and order.phase is not Phase.STOP:
             return self.fail(order, "it was undone before")
         return self._of_worker(worker, order, place)
 

@@ -193,7 +193,8 @@ class Lane:
         return STEPS[order.phase](worker, order, deadline)
 
     def _require_wanted(self, order: Order) -> None:
-        if order.action in self.worker.undone and order.phase is not Phase.UNDO:
+        wanted = (Phase.UNDO, Phase.STOP)  # STOP follows a commit, whatever was let go before
+        if order.action in self.worker.undone and order.phase not in wanted:
             raise AttemptFailed(f"{order.action} was undone on this node")
 
     async def _interrupt(self, action: str) -> None:

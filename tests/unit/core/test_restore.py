@@ -92,9 +92,36 @@ def test_every_order_carries_what_the_shim_needs(world: World) -> None:
 def test_nothing_is_released_before_all_are_back(world: World) -> None:
     until(world, Phase.RESTORE)
     world.answer(sent(world, Phase.RESTORE)[0])
-    assert not sent(world, Phase.RELEASE)
+    assert not world.writes
     world.answer(sent(world, Phase.RESTORE)[0])
+    assert not sent(world, Phase.RELEASE), "that comes when it is recorded"
+    world.store()
     assert len(sent(world, Phase.RELEASE)) == 2
+    assert world.restores["r1"].state is S.RELEASING
+
+
+def test_nothing_is_released_before_that_is_recorded(world: World) -> None:
+    until(world, Phase.RESTORE)
+    world.answer_all(Phase.RESTORE)
+    world.writes.clear()
+    world.event(events.StoreRefused("r1", Failure("StoreError", "etcd said no")))
+    assert not sent(world, Phase.RELEASE)
+    assert [(o.node, o.kill) for o in sent(world, Phase.UNDO)] == [
+        ("node-1", True),
+        ("node-3", True),
+    ]
+    world.settle()
+    assert state(world) is S.FAILED
+
+
+def test_nothing_is_released_once_a_hold_could_have_run_out(world: World) -> None:
+    until(world, Phase.RESTORE)
+    hold_s = sent(world, Phase.RESTORE)[0].hold_s
+    world.answer_all(Phase.RESTORE)
+    world.now += hold_s  # the coordinator stood still: no TimePassed was handed in
+    world.store()
+    assert not sent(world, Phase.RELEASE)
+    assert "could have run out" in failure(world).what
 
 
 def test_nothing_is_touched_before_the_restore_is_admitted(world: World) -> None:
@@ -259,7 +286,7 @@ def test_what_a_failed_restore_left_on_a_lost_node_is_killed_on_its_return(world
 # -- a new leader, and the table itself ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", PHASES[:-1])
 def test_a_new_leader_clears_away_what_it_finds(world: World, phase: Phase) -> None:
     until(world, phase)
     world.store()
@@ -325,6 +352,8 @@ def test_devices_have_rounds_of_their_own_between_all_back_and_release(world: Wo
             step(TRANSITIONS, r, kind(1, member.node, "llm", member.worker, "r9"), 2.0)
         if r.state is S.CLEARING:
             step(TRANSITIONS, r, events.RestoreStored("r9", "CLEARING"), 2.0)
+        if r.state is S.RELEASING:
+            step(TRANSITIONS, r, events.RestoreStored("r9", "RELEASING"), 2.0)
         states.append(r.state)
     assert states == [
         S.CLEARING,
