@@ -17,7 +17,7 @@ from coordinator.core import events
 from coordinator.core.errors import AllstopError, BadRequest, BugError, NotFound
 from coordinator.core.model import Cut
 from coordinator.link.mapping import abort_with, as_allstop
-from coordinator.link.service import check_name
+from coordinator.link.names import check_name
 from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE
 
 log = structlog.get_logger(__name__)

@@ -1,19 +1,21 @@
-"""All attached shims: node to stream, and the questions that are out."""
+"""All shims that a leader reaches, through its own carrier and through those of other replicas."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import structlog
-from allstop.v1 import shim_pb2
+from allstop.v1 import carrier_pb2, shim_pb2
 
 from coordinator.core import commands, events
-from coordinator.core.errors import AllstopError, Fenced, LinkError, Where
+from coordinator.core.errors import AllstopError, Fenced, Where
 from coordinator.core.model import NodeFacts, ProgramFile
 from coordinator.link import wire
-from coordinator.link.stream import OUTGOING_MAX, ShimStream
+from coordinator.link.deliveries import Deliveries
+from coordinator.link.stream import always
+from coordinator.link.uplink import Downlink
 
 log = structlog.get_logger(__name__)
 
@@ -21,11 +23,34 @@ REPORT_INTERVAL_MS = 1_000
 QUESTION_DEADLINE_S = 1.0
 
 
-class Hub:
-    """The streams of one leadership. What happens on them is given to `tell`, in order.
+@dataclass(eq=False)
+class Branch:
+    """One carrier that follows this leader, with the shims it has."""
 
-    A node is lost the moment its stream ends without Goodbye: an order may have been on the wire,
-    and only the core may decide what that means. There is no grace time.
+    name: str
+    session: str
+    downlink: Downlink
+    places: dict[int, Place] = field(default_factory=dict)  # by attachment
+    outgoing: Deliveries = field(default_factory=Deliveries)
+
+
+@dataclass(eq=False)
+class Place:
+    """Where a node is: behind which carrier, under which attachment."""
+
+    node: str
+    session: str
+    branch: Branch
+    attachment: int
+
+
+class Hub:
+    """The shims of one leadership. What happens to them is given to `tell`, in order.
+
+    A node is lost the moment its stream, or its carrier, is gone without Goodbye: an order may
+    have been on the wire, and only the core may decide what that means. There is no grace time.
+    Orders go out at the end of a turn of the loop, one message for each carrier; without gRPC and
+    without tasks of its own.
     """
 
     def __init__(
@@ -34,105 +59,161 @@ class Hub:
         coordinator: str,
         tell: Callable[[events.Event], None],
         *,
+        progressed: Callable[[shim_pb2.Progress], None] = lambda progress: None,
+        check: Callable[[], None] = always,
+        behind: Callable[[], bool] = lambda: False,
         report_interval_ms: int = REPORT_INTERVAL_MS,
-        outgoing_max: int = OUTGOING_MAX,
     ) -> None:
-        """`tell` must not block: attach, loss and leave may not wait behind a full queue."""
+        """`tell` must not block: losses may not wait behind a full queue.
+
+        `check` raises Fenced once the right to lead has ended: nothing is sent then, whenever it
+        was decided. `behind` tells carriers to read their shims more slowly.
+        """
         self.epoch = epoch
         self.coordinator = coordinator
+        self.report_interval_ms = report_interval_ms
+        self.check = check
+        self.behind = behind
+        self.messages_handled = 0  # of carriers, signs of life not counted
         self._tell = tell
-        self._report_interval_ms = report_interval_ms
-        self._outgoing_max = outgoing_max
-        self._streams: dict[str, ShimStream] = {}
+        self._progressed = progressed
+        self._branches: dict[Branch, None] = {}
+        self._places: dict[str, Place] = {}
         self._questions: dict[tuple[int, str], asyncio.Future[NodeFacts]] = {}
         self._question = 0
+        self._flushing: asyncio.Handle | None = None
         self._closed: AllstopError | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Nodes that have a stream now."""
-        return tuple(self._streams)
+        """Nodes that can be reached now."""
+        return tuple(self._places)
 
-    # -- streams -----------------------------------------------------------------------------
+    @property
+    def carriers(self) -> tuple[str, ...]:
+        """Names of the carriers that follow."""
+        return tuple(branch.name for branch in self._branches)
 
-    def attach(self, hello: shim_pb2.Hello) -> ShimStream:
-        """Take a shim in: Welcome is queued, the core is told.
+    # -- carriers ----------------------------------------------------------------------------------
 
-        An older stream of the node is lost first, even when the shim has just dialled again and
-        the old connection is not known to be dead: what was on its wire may be lost.
-        Raises Fenced when a newer coordinator has already spoken to this shim.
+    def join(self, name: str, session: str, downlink: Downlink) -> Branch:
+        """A carrier follows; an older link of the same process is lost first, with all its nodes.
+
+        Raises what the hub was closed with.
         """
-        facts = wire.facts_of(hello.facts)
         if self._closed is not None:
             raise self._closed
-        if hello.highest_epoch > self.epoch:
-            raise Fenced(
-                f"this coordinator leads in epoch {self.epoch}, but the shim has already obeyed"
-                f" epoch {hello.highest_epoch}",
-                where=Where(node=facts.node),
-                advice="dial the newer coordinator",
-            )
-        older = self._streams.get(facts.node)
-        if older is not None:
-            self.lose(
-                older,
-                Fenced("another stream of this node was opened", where=Where(node=facts.node)),
-            )
-        stream = ShimStream(facts.node, hello.session, outgoing_max=self._outgoing_max)
-        stream.send(wire.welcome_message(self.epoch, self.coordinator, self._report_interval_ms))
-        self._streams[facts.node] = stream
-        self._tell(events.NodeAttached(facts, hello.session, wire.workers_of(hello.workers)))
-        log.info("node attached", node=facts.node, session=hello.session, address=facts.address)
-        return stream
+        for older in list(self._branches):
+            if older.session == session:
+                self.part(older, Fenced("the carrier opened another link"))
+        branch = Branch(name, session, downlink)
+        self._branches[branch] = None
+        log.info("carrier joined", carrier=name, session=session)
+        return branch
 
-    def lose(self, stream: ShimStream, why: AllstopError) -> None:
-        """The stream is gone without Goodbye; only the first call for a stream does anything."""
-        if self._detach(stream, why):
-            reason = (stream.ending or why).what
-            self._tell(events.NodeLost(stream.node, stream.session, reason))
-            log.warning("node lost", node=stream.node, session=stream.session, reason=reason)
+    def part(self, branch: Branch, why: AllstopError) -> None:
+        """The carrier is gone: so are its nodes. Only the first call does anything."""
+        if branch not in self._branches:
+            return
+        del self._branches[branch]
+        if branch.places:
+            log.warning("carrier lost", carrier=branch.name, nodes=len(branch.places), why=why.what)
+        for place in list(branch.places.values()):
+            self._lost(place, f"its carrier {branch.name} was lost: {why.what}")
+        branch.downlink.end(why)
 
-    def leave(self, stream: ShimStream, reason: str) -> None:
-        """The shim said Goodbye."""
-        if self._detach(
-            stream, LinkError(f"the shim left: {reason}", where=Where(node=stream.node))
-        ):
-            self._tell(events.NodeLeft(stream.node, stream.session, reason))
-            log.info("node left", node=stream.node, session=stream.session, reason=reason)
-
-    def _detach(self, stream: ShimStream, why: AllstopError) -> bool:
-        if self._streams.get(stream.node) is not stream:
-            return False
-        del self._streams[stream.node]
-        stream.end(why)
-        for (number, node), answer in list(self._questions.items()):
-            if node == stream.node and not answer.done():
-                self._questions.pop((number, node))
-                answer.cancel()
-        return True
+    def take(self, branch: Branch, message: carrier_pb2.CarrierMessage) -> None:
+        """What shims said to a carrier; of one that has parted nothing is heard any more."""
+        if branch not in self._branches or not message.said:
+            return
+        self.messages_handled += 1
+        for said in message.said:
+            place = branch.places.get(said.attachment)
+            try:
+                self._said(branch, place, said)
+            except AllstopError as error:
+                node = place.node if place is not None else said.message.hello.facts.node
+                self._dismiss(branch, said.attachment, error.at(node=node))
 
     def close(self, why: AllstopError) -> None:
-        """End every stream; nothing is told any more: the leadership is over."""
+        """Let go of every carrier; nothing is told any more: the leadership is over."""
         self._closed = why
         self._tell = lambda event: None
-        for stream in list(self._streams.values()):
-            self._detach(stream, why)
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        for branch in list(self._branches):
+            self.part(branch, why)
 
-    # -- what goes out -----------------------------------------------------------------------
+    # -- what shims say ----------------------------------------------------------------------------
 
-    def _send(self, node: str, message: shim_pb2.CoordinatorMessage) -> bool:
-        stream = self._streams.get(node)
-        if stream is None:
-            return False  # the core has been told, or is about to be: NodeLost is in its queue
-        if stream.send(message):
-            return True
-        assert stream.ending is not None
-        self.lose(stream, stream.ending)
-        return False
+    def _said(self, branch: Branch, place: Place | None, said: carrier_pb2.Said) -> None:
+        kind = said.message.WhichOneof("body")
+        if kind == "hello":
+            self._attach(branch, said.attachment, said.message.hello)
+        elif place is None:
+            return  # its stream was given up before this came
+        elif said.WhichOneof("body") == "lost":
+            self._lost(place, said.lost)
+        elif kind == "goodbye":
+            self._forget(place)
+            self._tell(events.NodeLeft(place.node, place.session, said.message.goodbye.reason))
+        else:
+            self._heard(place, kind, said.message)
+
+    def _heard(self, place: Place, kind: str | None, message: shim_pb2.ShimMessage) -> None:
+        if kind == "result":
+            self._tell(wire.result_event(place.node, message.result))
+        elif kind == "report":
+            self._tell(wire.report_event(place.node, place.session, message.report))
+        elif kind == "exited":
+            self._tell(wire.exit_event(place.node, message.exited))
+        elif kind == "answer":
+            self._answered(place.node, message.answer)
+        elif kind == "progress":
+            self._progressed(message.progress)
+        else:
+            log.warning("unknown message of a newer shim ignored", node=place.node)
+
+    def _attach(self, branch: Branch, attachment: int, hello: shim_pb2.Hello) -> None:
+        """A node is behind this carrier now; wherever it was before, it is lost there first."""
+        facts = wire.facts_of(hello.facts)
+        workers = wire.workers_of(hello.workers)
+        older = self._places.get(facts.node)
+        if older is not None:
+            why = Fenced("another stream of this node was opened", where=Where(node=facts.node))
+            self._dismiss(older.branch, older.attachment, why)
+        place = Place(facts.node, hello.session, branch, attachment)
+        self._places[facts.node] = branch.places[attachment] = place
+        self._tell(events.NodeAttached(facts, hello.session, workers))
+
+    def _dismiss(self, branch: Branch, attachment: int, why: AllstopError) -> None:
+        place = branch.places.get(attachment)
+        if place is not None:
+            self._lost(place, why.what)
+        branch.outgoing.dismiss(attachment, why)
+        self._flush_soon()
+
+    def _lost(self, place: Place, reason: str) -> None:
+        self._forget(place)
+        self._tell(events.NodeLost(place.node, place.session, reason))
+
+    def _forget(self, place: Place) -> None:
+        del self._places[place.node]
+        del place.branch.places[place.attachment]
+        for number, node in [key for key in self._questions if key[1] == place.node]:
+            self._questions.pop((number, node)).cancel()
+
+    # -- what goes out -----------------------------------------------------------------------------
 
     def order(self, order: commands.SendOrder) -> bool:
-        """Send an order; False when the node has no stream (its loss has been told)."""
-        return self._send(order.node, wire.order_message(order))
+        """Send an order; False when the node is not reached (its loss has been told)."""
+        place = self._places.get(order.node)
+        if place is None:
+            return False
+        place.branch.outgoing.order(place.attachment, order)
+        self._flush_soon()
+        return True
 
     def fence(self, fence: commands.FenceWorkers) -> bool:
         """Tell a shim which of its workers may not go on."""
@@ -142,22 +223,52 @@ class Hub:
         """Tell a shim that its worker is the job's, and in which incarnation."""
         return self._send(admission.node, wire.admitted_message(self.epoch, admission))
 
+    def _send(self, node: str, message: shim_pb2.CoordinatorMessage) -> bool:
+        place = self._places.get(node)
+        if place is None:
+            return False
+        place.branch.outgoing.add(place.attachment, message)
+        self._flush_soon()
+        return True
+
+    def _flush_soon(self) -> None:
+        if self._flushing is None and self._closed is None:
+            self._flushing = asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Send what this turn of the loop has decided; nothing when the right to lead has ended."""
+        if self._flushing is not None:
+            self._flushing.cancel()
+            self._flushing = None
+        decided = [(branch, branch.outgoing) for branch in self._branches if branch.outgoing]
+        for branch, _ in decided:
+            branch.outgoing = Deliveries()
+        try:
+            self.check()
+        except AllstopError as error:
+            log.warning("nothing is sent any more", why=error.what)
+            return
+        for branch, outgoing in decided:
+            for message in outgoing.messages(self.epoch):
+                branch.downlink.send(message)
+
+    # -- questions ---------------------------------------------------------------------------------
+
     async def ask(
         self, files: Sequence[ProgramFile], *, deadline_s: float = QUESTION_DEADLINE_S
     ) -> tuple[NodeFacts, ...]:
-        """Ask every attached node for these program files.
+        """Ask every node for these program files.
 
         Nodes that do not answer in time are left out: nothing is known of their files then.
         """
         self._question += 1
         number, loop = self._question, asyncio.get_running_loop()
-        waiting: dict[str, asyncio.Future[NodeFacts]] = {}
         message = wire.question_message(number, tuple(files))
-        for node in self.nodes:
-            answer = loop.create_future()
-            self._questions[number, node] = answer
-            if self._send(node, message):
-                waiting[node] = answer
+        waiting: dict[str, asyncio.Future[NodeFacts]] = {}
+        for place in self._places.values():
+            waiting[place.node] = self._questions[number, place.node] = loop.create_future()
+            place.branch.outgoing.share(place.attachment, number, message)
+            self._flush_soon()
         try:
             if waiting:
                 await asyncio.wait(waiting.values(), timeout=deadline_s)
@@ -170,8 +281,8 @@ class Hub:
             if answer.done() and not answer.cancelled()
         )
 
-    def answered(self, stream: ShimStream, answer: shim_pb2.Answer) -> None:
+    def _answered(self, node: str, answer: shim_pb2.Answer) -> None:
         """A shim's answer to a question; late ones are dropped."""
-        waiting = self._questions.pop((answer.question, stream.node), None)
+        waiting = self._questions.pop((answer.question, node), None)
         if waiting is not None and not waiting.done():
-            waiting.set_result(replace(wire.facts_of(answer.facts), node=stream.node))
+            waiting.set_result(replace(wire.facts_of(answer.facts), node=node))

@@ -60,6 +60,17 @@ def packed(error: AllstopError) -> bytes:
     return _json(fields)
 
 
+def unpacked(data: bytes) -> AllstopError:
+    """What `packed` packed; a LinkError where that cannot be read."""
+    try:
+        fields = json.loads(data)
+    except ValueError:
+        fields = None
+    if isinstance(fields, dict) and fields.get("kind") in all_kinds():
+        return from_fields(fields)
+    return LinkError("the other side gave a reason that cannot be read", definite=False)
+
+
 async def abort_with(context: Abortable, error: AllstopError) -> NoReturn:
     """End a call with this error; raises what gRPC uses to leave the handler."""
     await context.abort(

@@ -1,10 +1,11 @@
-"""One shim's stream seen from the coordinator: what is still to be sent, and how it ended."""
+"""Outgoing halves of streams: what is still to be sent, under which right, and how it ended."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Generic, TypeVar
 
 from allstop.v1 import shim_pb2
 
@@ -12,46 +13,50 @@ from coordinator.core.errors import AllstopError, LinkError, Where
 
 OUTGOING_MAX = 1_024
 
+Message = TypeVar("Message")
+Right = Callable[[], None]
 
-class ShimStream:
-    """The outgoing half of one attached shim; everything here runs on the coordinator's loop.
 
-    `session` is the shim process's own id; a shim that dials again keeps it, so two streams can
-    share a session. The stream has ended as soon as `ending` is set, whatever gRPC still sends.
+def always() -> None:
+    """A right that does not end."""
+
+
+class Outbox(Generic[Message]):
+    """Messages on their way out of one stream; everything here runs on one loop.
+
+    Each is queued under a right, which is asked again at the moment of sending: what a leader has
+    queued does not go out after its right has ended, however long the process stood still. The
+    stream has ended as soon as `ending` is set, whatever gRPC still sends.
     """
 
-    def __init__(self, node: str, session: str, *, outgoing_max: int = OUTGOING_MAX) -> None:
-        """Nothing is sent before `messages` is iterated."""
-        self.node = node
-        self.session = session
+    def __init__(self, limit: int = OUTGOING_MAX) -> None:
+        """Nothing is sent before `messages` is iterated; `limit` is how many may wait."""
+        self.limit = limit
         self.ending: AllstopError | None = None
-        self.left = False  # the shim said Goodbye
-        self._outgoing: deque[shim_pb2.CoordinatorMessage] = deque()
-        self._outgoing_max = outgoing_max
+        self._waiting: deque[tuple[Message, Right]] = deque()
         self._wake = asyncio.Event()
 
     @property
     def waiting(self) -> int:
         """How many messages have not been handed to gRPC yet."""
-        return len(self._outgoing)
+        return len(self._waiting)
 
-    def send(self, message: shim_pb2.CoordinatorMessage) -> bool:
-        """Queue one message; False when the stream has ended or ends now because it is too slow."""
-        if self.ending is not None:
-            return False
-        if len(self._outgoing) >= self._outgoing_max:
-            self._outgoing.clear()
-            self.end(
-                LinkError(
-                    f"the shim reads too slowly: {self._outgoing_max} messages were waiting for it",
-                    where=Where(node=self.node),
-                    definite=False,
-                )
-            )
-            return False
-        self._outgoing.append(message)
-        self._wake.set()
-        return True
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another message."""
+        return len(self._waiting) >= self.limit
+
+    def put(self, message: Message, right: Right = always) -> None:
+        """Queue one message; nothing happens when the stream has ended."""
+        if self.ending is None:
+            self._waiting.append((message, right))
+            self._wake.set()
+
+    def clear(self) -> list[Message]:
+        """Take back what has not been sent."""
+        taken = [message for message, _ in self._waiting]
+        self._waiting.clear()
+        return taken
 
     def end(self, why: AllstopError) -> None:
         """Let the stream end once what is queued is sent; the first reason stays."""
@@ -59,15 +64,114 @@ class ShimStream:
             self.ending = why
             self._wake.set()
 
-    async def messages(self) -> AsyncIterator[shim_pb2.CoordinatorMessage]:
+    async def messages(
+        self,
+        *,
+        sent: Callable[[Message], None] = lambda message: None,
+        refused: Callable[[Message], None] = lambda message: None,
+        idle_s: float | None = None,
+        idle: Message | None = None,
+    ) -> AsyncIterator[Message]:
         """What is to be sent, in order, until the stream has ended and the queue is empty.
 
-        Waits without a deadline of its own: the caller's stream has keepalive, and `end` wakes it.
+        `sent` is told of each before it goes, `refused` of each whose right has ended. With
+        `idle_s`, `idle` is sent whenever there was nothing for so long. Without, it waits without a
+        deadline of its own: the caller's stream has keepalive, and `end` wakes it.
         """
         while True:
-            while self._outgoing:
-                yield self._outgoing.popleft()
+            while self._waiting:
+                message, right = self._waiting.popleft()
+                try:
+                    right()
+                except AllstopError:
+                    refused(message)
+                    continue
+                sent(message)
+                yield message
             if self.ending is not None:
                 return
             self._wake.clear()
-            await self._wake.wait()
+            try:
+                async with asyncio.timeout(idle_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                if idle is not None:
+                    yield idle
+
+
+class ShimStream:
+    """One attached shim, as its carrier sees it.
+
+    `session` is the shim process's own id; a shim that dials again keeps it, so two streams can
+    share a session. `attachment` is the number under which the leader knows what the shim said last
+    about itself; 0 while it does not know it: what the shim says then is not passed on.
+    """
+
+    def __init__(
+        self, node: str, session: str, *, number: int = 0, outgoing_max: int = OUTGOING_MAX
+    ) -> None:
+        """Nothing is sent before `messages` is iterated. `number` is the carrier's, for itself."""
+        self.node = node
+        self.session = session
+        self.number = number
+        self.attachment = 0
+        self.hellos_due = 0  # Welcomes that the shim has not answered yet
+        self.welcomed = False  # a Welcome went out: the shim answers every further one with Hello
+        self.left = False  # the shim said Goodbye
+        self._outbox: Outbox[shim_pb2.CoordinatorMessage] = Outbox(outgoing_max)
+
+    @property
+    def ending(self) -> AllstopError | None:
+        """Why the stream has ended; None while it stands."""
+        return self._outbox.ending
+
+    @property
+    def waiting(self) -> int:
+        """How many messages have not been handed to gRPC yet."""
+        return self._outbox.waiting
+
+    def send(self, message: shim_pb2.CoordinatorMessage, right: Right = always) -> bool:
+        """Queue one message; False when the stream has ended or ends now because it is too slow."""
+        if self._outbox.ending is not None:
+            return False
+        if self._outbox.full:
+            self._outbox.clear()
+            self.end(
+                LinkError(
+                    f"the shim reads too slowly: {self._outbox.limit} messages were waiting for it",
+                    where=Where(node=self.node),
+                    definite=False,
+                )
+            )
+            return False
+        self._outbox.put(message, right)
+        return True
+
+    def welcome(self, message: shim_pb2.CoordinatorMessage, right: Right) -> bool:
+        """Queue a Welcome; the shim answers all but the first of a stream with a new Hello."""
+        self.attachment = 0
+        self.hellos_due += 1
+        return self.send(message, right)
+
+    def forget(self) -> None:
+        """Take back what has not been sent: its leader is not followed any more."""
+        self.attachment = 0
+        for message in self._outbox.clear():
+            self._unsent(message)
+
+    def end(self, why: AllstopError) -> None:
+        """Let the stream end once what is queued is sent; the first reason stays."""
+        self._outbox.end(why)
+
+    def messages(self) -> AsyncIterator[shim_pb2.CoordinatorMessage]:
+        """What is to be sent, in order, until the stream has ended and the queue is empty."""
+        return self._outbox.messages(sent=self._sent, refused=self._unsent)
+
+    def _sent(self, message: shim_pb2.CoordinatorMessage) -> None:
+        if message.HasField("welcome") and not self.welcomed:
+            self.welcomed = True
+            self.hellos_due -= 1  # the shim's Hello came before this one
+
+    def _unsent(self, message: shim_pb2.CoordinatorMessage) -> None:
+        if message.HasField("welcome"):
+            self.hellos_due -= 1

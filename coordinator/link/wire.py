@@ -23,6 +23,7 @@ from coordinator.core.model import (
     WorkerRecord,
     WorkerState,
 )
+from coordinator.link.names import check_name
 
 # -- orders --------------------------------------------------------------------------------------
 
@@ -165,13 +166,21 @@ def workers_of(messages: Iterable[records_pb2.WorkerState]) -> tuple[WorkerState
     return tuple(from_proto(message, WorkerState) for message in messages)
 
 
-def report_event(node: str, session: str, report: shim_pb2.Report) -> events.NodeReported:
-    """A report as the core's event; facts that name another node are those of a broken shim."""
-    facts = facts_of(report.facts) if report.HasField("facts") else None
-    if facts is not None and facts.node != node:
+def check_report(node: str, report: shim_pb2.Report) -> None:
+    """Raise BadRequest for names that cannot be, and for facts of another node: a broken shim's."""
+    for worker in report.workers:
+        check_name("job", worker.job)
+    if report.HasField("facts") and report.facts.node != node:
         raise BadRequest(
-            f"the stream of node {node} reported facts of node {facts.node}", where=Where(node=node)
+            f"the stream of node {node} reported facts of node {report.facts.node}",
+            where=Where(node=node),
         )
+
+
+def report_event(node: str, session: str, report: shim_pb2.Report) -> events.NodeReported:
+    """A report as the core's event; raises as `check_report`."""
+    check_report(node, report)
+    facts = facts_of(report.facts) if report.HasField("facts") else None
     return events.NodeReported(node, session, workers_of(report.workers), facts)
 
 

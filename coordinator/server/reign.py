@@ -34,8 +34,9 @@ class Reign:
     """The rule of one coordinator in one epoch, from the election to whatever ends it.
 
     `begin` takes over what the store holds; `ended` is set when the store, the core or the caller
-    ends the epoch; `close` leaves no task behind. What was on the wire when it ends may still
-    happen: shims refuse it once they have heard a newer epoch, and the store compares the epoch.
+    ends the epoch; `close` leaves no task behind. Nothing is sent once `check` has refused; what
+    was on the wire may still happen: shims refuse it once they have heard a newer epoch, and the
+    store compares the epoch. The shims' streams are not the reign's: a carrier has them.
     """
 
     def __init__(
@@ -53,8 +54,15 @@ class Reign:
         self.store = store
         self.control = Control(epoch=epoch, coordinator=coordinator, policy=policy)
         self.inbox = Inbox()
-        self.hub = Hub(epoch, coordinator, self.tell)
         self.watchers = Watchers()
+        self.hub = Hub(
+            epoch,
+            coordinator,
+            self.tell,
+            progressed=self.watchers.progressed,
+            check=check,
+            behind=lambda: self.inbox.behind,
+        )
         self.writer = Writer(store, self.inbox.tell, self.stop, self._job)
         self.desk = Desk(self.control, store, self.hub, self.watchers, self.tell)
         self._loop = ControlLoop(
@@ -137,11 +145,6 @@ class Reign:
         self._publish(event)
         self.inbox.tell(event)
 
-    async def post(self, event: events.Event) -> None:
-        """The same, but wait while the loop is behind."""
-        self._publish(event)
-        await self.inbox.post(event)
-
     def _publish(self, event: events.Event) -> None:
         if isinstance(event, events.NodeAttached | events.NodeReported):
             if event.facts is not None:
@@ -188,7 +191,7 @@ class Reign:
         return self._why
 
     async def close(self) -> None:
-        """End streams, watchers, writes and the loop, in this order."""
+        """Let the carriers go, end watchers, writes and the loop, in this order."""
         why = self._why or LinkError("this coordinator has stopped leading", definite=False)
         away = LinkError(
             f"this coordinator does not lead any more: {why.what}",

@@ -19,6 +19,7 @@ from coordinator.core.errors import AllstopError, BadRequest, BugError, Fenced, 
 from coordinator.core.policy import Policy
 from coordinator.link.options import Keepalive
 from coordinator.link.service import NODE_LEASE_S
+from coordinator.link.uplink import LocalUplink
 from coordinator.server.collecting import collect_seldom
 from coordinator.server.embedded import EmbeddedEtcd, start_etcd
 from coordinator.server.reign import Reign
@@ -207,6 +208,7 @@ class _Replica:
         try:
             await reign.begin()
             self._seat.reign = reign
+            self._seat.carrier.follow(LocalUplink(self._seat.carrier, reign.hub))
             if self._options.on_leading is not None:
                 self._options.on_leading(right.epoch)
             return await reign.ended()

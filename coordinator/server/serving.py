@@ -1,4 +1,4 @@
-"""The coordinator's sockets: both services on TCP addresses and on a unix socket."""
+"""The coordinator's sockets: all services on TCP addresses and on a unix socket."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc.aio
-from allstop.v1 import operator_pb2_grpc, shim_pb2, shim_pb2_grpc
+from allstop.v1 import carrier_pb2_grpc, operator_pb2_grpc, shim_pb2_grpc
 
 from coordinator.api.desk import Desk
 from coordinator.api.service import OperatorService
-from coordinator.core import events
 from coordinator.core.errors import LinkError, SetupError
+from coordinator.link.carrier import Carrier
 from coordinator.link.hub import Hub
 from coordinator.link.options import Keepalive, server_options
+from coordinator.link.relay import RelayService
 from coordinator.link.service import NODE_LEASE_S, LinkService
 from coordinator.server.reign import Reign
 
@@ -28,8 +29,9 @@ UNIX_PATH_BYTES_MAX = 107
 
 @dataclass
 class Seat:
-    """Who answers here: a reign, or the reason why there is none."""
+    """Who answers here: a reign, or the reason why there is none; and who carries the shims."""
 
+    carrier: Carrier = field(default_factory=lambda: Carrier("coordinator"))
     reign: Reign | None = None
     empty: str = "this coordinator is still starting"
     ending: str = ""  # why no new request is taken, while what runs is brought to an end
@@ -49,18 +51,8 @@ class Seat:
         return self.present().desk
 
     def hub(self) -> Hub:
-        """What the shims' service works with."""
+        """What carriers of other replicas follow."""
         return self.present().hub
-
-    async def post(self, event: events.Event) -> None:
-        """An event of a stream; of a reign that has ended it is dropped."""
-        if self.reign is not None:
-            await self.reign.post(event)
-
-    def progressed(self, progress: shim_pb2.Progress) -> None:
-        """Bytes that a shim has done."""
-        if self.reign is not None:
-            self.reign.watchers.progressed(progress)
 
 
 @dataclass
@@ -68,6 +60,7 @@ class Serving:
     """A started server; `addresses` are what clients dial, with the real ports."""
 
     server: grpc.aio.Server
+    carrier: Carrier
     addresses: tuple[str, ...]
     unix_socket: Path | None = None
     stopped: bool = field(default=False)
@@ -77,6 +70,9 @@ class Serving:
         if self.stopped:
             return
         self.stopped = True
+        self.carrier.close(
+            LinkError("this coordinator was told to end", advice="dial another coordinator")
+        )
         await self.server.stop(grace_s)
         if self.unix_socket is not None:
             with contextlib.suppress(FileNotFoundError):
@@ -94,9 +90,11 @@ async def start_serving(
     """Open every address (port 0: a free one) and serve; raises SetupError naming the address."""
     server = grpc.aio.server(options=server_options(keepalive or Keepalive()))
     operator = OperatorService(seat.desk)
-    link = LinkService(seat.hub, seat.post, seat.progressed, node_lease_s=node_lease_s)
+    link = LinkService(seat.carrier, node_lease_s=node_lease_s)
+    relay = RelayService(seat.hub)
     operator_pb2_grpc.add_OperatorServicer_to_server(operator, server)  # type: ignore[no-untyped-call]
     shim_pb2_grpc.add_ShimLinkServicer_to_server(link, server)  # type: ignore[no-untyped-call]
+    carrier_pb2_grpc.add_CarrierLinkServicer_to_server(relay, server)  # type: ignore[no-untyped-call]
     addresses = []
     for address in listen:
         port = _bind(server, address)
@@ -108,7 +106,7 @@ async def start_serving(
     await server.start()
     if unix_socket is not None:
         unix_socket.chmod(0o600)  # noqa: ASYNC240 - one local system call
-    return Serving(server, tuple(addresses), unix_socket)
+    return Serving(server, seat.carrier, tuple(addresses), unix_socket)
 
 
 def _bind(server: grpc.aio.Server, address: str) -> int:

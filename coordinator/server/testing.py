@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.core.policy import Policy
+from coordinator.link.carrier import Carrier
 from coordinator.link.options import Keepalive
+from coordinator.link.uplink import LocalUplink
 from coordinator.server.reign import Reign
 from coordinator.server.serving import Seat, Serving, start_serving
 from coordinator.store.memory import MemoryStore
@@ -51,7 +53,7 @@ async def running_coordinator(
         epoch = chosen.fence.epoch
     check = chosen.fence.check if isinstance(chosen, Records) else _always
     reign = Reign(epoch=epoch, coordinator=name, store=chosen, policy=policy, check=check)
-    seat = Seat()
+    seat = Seat(Carrier(name))
     serving = await start_serving(
         seat,
         listen=listen,
@@ -62,6 +64,7 @@ async def running_coordinator(
     try:
         await reign.begin()
         seat.reign = reign
+        seat.carrier.follow(LocalUplink(seat.carrier, reign.hub))
         ending = asyncio.create_task(_close_when_ended(reign, seat))
         yield RunningCoordinator(reign, serving, seat, chosen)
         ending.cancel()

@@ -129,12 +129,7 @@ class FakeShim:
         stub = shim_pb2_grpc.ShimLinkStub(self._channel)
         self._call = stub.Attach()
         self.ended = None
-        hello = shim_pb2.Hello(
-            facts=to_proto(self.facts),
-            highest_epoch=self.epoch,
-            workers=[to_proto(worker) for worker in self.workers.values()],
-            session=self.session,
-        )
+        hello = self.hello()
         first = grpc.aio.EOF
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await self._call.write(shim_pb2.ShimMessage(hello=hello))
@@ -145,6 +140,15 @@ class FakeShim:
         assert first.WhichOneof("body") == "welcome", first
         self.epoch = first.welcome.epoch
         self._reading = asyncio.create_task(self._read())
+
+    def hello(self) -> shim_pb2.Hello:
+        """How this shim is now."""
+        return shim_pb2.Hello(
+            facts=to_proto(self.facts),
+            highest_epoch=self.epoch,
+            workers=[to_proto(worker) for worker in self.workers.values()],
+            session=self.session,
+        )
 
     async def leave(self, *, goodbye: bool = True) -> None:
         """Go away, with or without a word."""
@@ -223,7 +227,10 @@ class FakeShim:
 
     async def _take(self, message: shim_pb2.CoordinatorMessage) -> None:
         kind = message.WhichOneof("body")
-        if kind == "order":
+        if kind == "welcome":  # of a new leader, on a stream that stands
+            self.epoch = message.welcome.epoch
+            await self.say(hello=self.hello())
+        elif kind == "order":
             self.orders.append(message.order)
             if phase_of(message.order.phase) in self.behaviour.late_s:
                 task = asyncio.create_task(self._carry_out(message.order))

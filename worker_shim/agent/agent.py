@@ -125,7 +125,15 @@ class Agent:
         elif kind == "question":
             self._on_question(message.question)
         elif kind == "welcome":
-            self.on_welcome(message.welcome)
+            self._on_new_leader(message.welcome)
+
+    def _on_new_leader(self, welcome: shim_pb2.Welcome) -> None:
+        """A further Welcome on the stream we have; raises Fenced for a leader of the past.
+
+        The leader knows nothing of us, so Hello is the first thing that it hears.
+        """
+        self.on_welcome(welcome)
+        self.send(self.hello())
 
     def _on_order(self, message: shim_pb2.Order) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The queue before the core: order, bounded posting, and losses that never wait."""
+"""The queue before the core: order, batches, and when it is behind."""
 
 import asyncio
 
@@ -19,18 +19,16 @@ async def test_events_come_in_order_and_in_batches() -> None:
     assert await inbox.take(3, 0.0) == []
 
 
-async def test_posting_waits_for_room_and_telling_does_not() -> None:
+async def test_it_is_behind_from_its_limit_on_and_takes_more_all_the_same() -> None:
     inbox = Inbox(limit=2)
-    await inbox.post(lost(0))
-    await inbox.post(lost(1))
-    posting = asyncio.create_task(inbox.post(lost(3)))
-    await asyncio.sleep(0)
-    assert not posting.done()
+    inbox.tell(lost(0))
+    assert not inbox.behind
+    inbox.tell(lost(1))
+    assert inbox.behind
     inbox.tell(lost(2))
     assert len(inbox) == 3
     assert await inbox.take(2, None) == [lost(0), lost(1)]
-    await posting
-    assert await inbox.take(9, None) == [lost(2), lost(3)]
+    assert not inbox.behind
 
 
 async def test_taking_waits_for_the_first_event() -> None:
