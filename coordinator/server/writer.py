@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import TypeVar
 
 import structlog
@@ -210,6 +211,7 @@ class Writer:
     async def _put_job(self, job: str) -> None:
         """The job's record precedes its first attempt: the commit compares its incarnation."""
         known = self._job(job)
+        known = replace(known, latest="") if known is not None else None  # not its to write
         if known is not None and self._jobs.get(job) != known:
             await self._bounded(self._store.put_job(known), f"job {job}")
             self._jobs[job] = known
