@@ -1,53 +1,99 @@
-"""Coordination alone: request to commit with instant drivers, everything in one process.
+"""Coordination alone: request to commit with shims whose drivers answer at once.
 
-Real gRPC streams over a unix socket, a store in memory, and shims without workers. Coordinator and
-shims share one Python process and its one core, so the figures are an upper bound of what the
-coordinator costs; `floor_ms` is what a bare echo over the same streams takes for as many star-wide
-rounds as a checkpoint has (HOLD, PARK, DUMP, and RESUME with PERSIST).
+Everything is real but the workers: a coordinator process (with `fronts`, several), an etcd, TLS,
+and as many shims as asked for, each with a connection of its own, in a few processes. The floor is
+a bare grpc.aio server that sends as many star-wide rounds over as many connections to the same
+processes; it is measured in turn with the coordinator, so that a noisy machine hits both.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
-import structlog
-from allstop.v1 import shim_pb2, shim_pb2_grpc
-
+from bench.children import Child, cpu_s, open_files_max
+from bench.hosts import JOB
+from bench.links import CA, CERTIFICATE, KEY, VARIABLE, make_certificates
 from coordinator.api.client import OperatorClient
-from coordinator.server.collecting import collect_seldom
-from coordinator.server.testing import running_coordinator
-from tests.support.fake_shim import attached
+from coordinator.core.errors import SetupError
+from coordinator.server.embedded import EmbeddedEtcd, start_etcd
+from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
+from coordinator.store.kv import Compacted, Range
 
-SIZES = (8, 64, 256, 1_024)
-ROUNDS = 4  # star-wide rounds of a checkpoint without GPUs; the last one has two answers a shim
-CHANNELS_MAX = 16
-MEASUREMENTS = {8: 100, 64: 50, 256: 20, 1_024: 10}
+SIZES = (8, 64, 256, 1_024, 4_096)
+ROUNDS = 4  # star-wide: HOLD, PARK, DUMP, and RESUME with PERSIST (two orders, two answers)
+PROCESSES_MAX = 4
+SHIMS_PER_PROCESS_MIN = 32
+SAMPLES = {8: 60, 64: 30, 256: 20, 1_024: 10, 4_096: 5}
+REPORT_S = 5.0  # how often a shim says that all is as it was
+SPARE_FILES = 500  # what a process opens beside its connections
+ATTACH_S_MAX = 300.0
+PREFIX = "/allstop/jobs/"
+
+RATIO_GOAL = 1.5
+COMMIT_GOALS_MS = {256: 500.0, 1_024: 2_000.0}
+MEMORY_GOAL_BYTES = 200_000
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Milliseconds after the request."""
+
+    p50_ms: float
+    p99_ms: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Both percentiles."""
+        return cls(round(percentile(values, 0.50), 1), round(percentile(values, 0.99), 1))
 
 
 @dataclass(frozen=True)
 class Coordination:
-    """One size: milliseconds from the request to the commit, over `count` checkpoints."""
+    """One size: what a checkpoint took and cost, over `count` of them."""
 
     shims: int
+    fronts: int
+    tls: bool
     count: int
-    p50_ms: float
-    p99_ms: float
-    floor_ms: float  # bare echo of as many rounds over the same kind of streams, p50
+    rounds: int
+    parked: Spread
+    cut: Spread
+    committed: Spread
+    floor_ms: float  # bare echo of as many rounds, p50
+    ratio: float  # p50 of committed to floor
+    cpu_ms: float  # of the coordinator and its fronts, per checkpoint
+    floor_cpu_ms: float  # of the bare echo's server, per as many rounds
+    bytes_per_shim: int  # resident, of the coordinator and its fronts
+    messages: int | None  # handled by the leader itself, per checkpoint
+    etcd_transactions: int  # per checkpoint
+    etcd_keys: int  # written per checkpoint
 
     def to_fields(self) -> dict[str, object]:
         """For `--json`."""
-        return asdict(self)
+        return {**asdict(self), "missed": self.missed()}
+
+    def missed(self) -> list[str]:
+        """The goals that were not reached, in words."""
+        goal_ms = COMMIT_GOALS_MS.get(self.shims)
+        found = []
+        if self.ratio > RATIO_GOAL:
+            found.append(f"{self.ratio:.2f} x floor, goal {RATIO_GOAL}")
+        if goal_ms is not None and self.committed.p50_ms > goal_ms:
+            found.append(f"{self.committed.p50_ms:.0f} ms, goal {goal_ms:.0f} ms")
+        if self.shims >= 256 and self.bytes_per_shim > MEMORY_GOAL_BYTES:
+            found.append(f"{self.bytes_per_shim // 1000} kB a shim, goal 200 kB")
+        return found
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -56,139 +102,234 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, -(-round(share * 1000) * len(ordered) // 1000) - 1)]
 
 
-async def checkpoints(shims: int, count: int) -> list[float]:
-    """Milliseconds of `count` checkpoints of a job with so many workers."""
-    with tempfile.TemporaryDirectory(prefix="allstop-") as place:
-        socket = Path(place) / "sock"
-        async with (
-            running_coordinator(listen=(), unix_socket=socket) as coordinator,
-            attached(coordinator.address, shims, channels=min(CHANNELS_MAX, shims)),
-            OperatorClient([coordinator.address]) as client,
-        ):
-            took = []
-            for index in range(count + 1):
-                began = time.perf_counter()
-                async for _ in client.checkpoint("llm"):
-                    pass
-                if index:  # the first one warms up
-                    took.append((time.perf_counter() - began) * 1000)
-            return took
+@dataclass
+class Star:
+    """One size, set up: etcd, coordinator, shims and the bare echo are running."""
 
+    shims: int
+    etcd: EmbeddedEtcd
+    coordinator: Child
+    echo: Child
+    hosts: list[Child]
+    client: OperatorClient
+    empty_bytes: int  # what the coordinator had resident before the first shim
 
-class Echo(shim_pb2_grpc.ShimLinkServicer):
-    """Answers nothing by itself: `round` sends one message to every stream and awaits an echo."""
+    async def checkpoint(self) -> dict[str, float]:
+        """Milliseconds after the request at which each state was heard of."""
+        heard: dict[str, float] = {}
+        began = time.perf_counter()
+        async with aclosing(self.client.checkpoint(JOB)) as events:
+            async for event in events:
+                heard.setdefault(event.state, (time.perf_counter() - began) * 1000)
+        return heard
 
-    def __init__(self) -> None:
-        self.streams: list[asyncio.Queue[Any]] = []
-        self.echoes = 0
-        self.all_echoed = asyncio.Event()
-        self.arrived = asyncio.Event()
+    async def floor_ms(self) -> float:
+        """The bare echo's time for a checkpoint's rounds."""
+        found = await self.echo.ask("rounds", count=ROUNDS)
+        if found["streams"] != self.shims:
+            raise SetupError(f"{found['streams']} of {self.shims} echo streams are left")
+        return float(found["ms"])
 
-    async def attached(self, shims: int) -> None:
-        """Wait until so many streams are open."""
-        while len(self.streams) < shims:
-            self.arrived.clear()
-            await self.arrived.wait()
+    async def check(self) -> None:
+        """Raise SetupError when a shim has lost its stream."""
+        for host in self.hosts:
+            found = await host.ask("look")
+            if found["lost"]:
+                raise SetupError("shims lost their streams", details=tuple(found["lost"]))
 
-    async def Attach(  # noqa: N802
-        self, request_iterator: AsyncIterator[Any], context: Any
-    ) -> AsyncIterator[Any]:
-        queue: asyncio.Queue[Any] = asyncio.Queue()
-        self.streams.append(queue)
-        self.arrived.set()
-        reading = asyncio.create_task(self._read(request_iterator))
+    async def writes(self) -> tuple[int, int]:
+        """Transactions and keys that one checkpoint writes, by etcd's own history."""
+        kv = EtcdKeyValue(EtcdOptions((self.etcd.endpoint,)))
         try:
-            while True:
-                yield await queue.get()
+            before = (await kv.read(Range(PREFIX))).revision
+            await self.checkpoint()
+            after = (await kv.read(Range(PREFIX))).revision
+            revisions: set[int] = set()
+            keys = 0
+            async with asyncio.timeout(60):
+                async with aclosing(kv.watch(PREFIX, before + 1)) as changes:
+                    async for change in changes:
+                        assert not isinstance(change, Compacted)
+                        revisions.add(change.revision)
+                        keys += 1
+                        # the commit is one transaction of three keys; `latest` is its last
+                        if change.revision >= after and change.key.endswith("/latest"):
+                            break
+            return after - before, keys
         finally:
-            reading.cancel()
-
-    async def _read(self, requests: AsyncIterator[Any]) -> None:
-        async for _ in requests:
-            self.echoes += 1
-            if self.echoes == len(self.streams):
-                self.all_echoed.set()
-
-    async def round(self) -> None:
-        """One star-wide round: everybody is asked, everybody has answered."""
-        self.echoes = 0
-        self.all_echoed.clear()
-        for queue in self.streams:
-            queue.put_nowait(shim_pb2.CoordinatorMessage(order=shim_pb2.Order(job="llm")))
-        await self.all_echoed.wait()
+            await kv.close()
 
 
 @asynccontextmanager
-async def echoing(shims: int) -> AsyncIterator[Echo]:
-    """A bare server and `shims` bare clients, connected as the fake shims are."""
-    with tempfile.TemporaryDirectory(prefix="allstop-") as place:
-        echo, server, address = Echo(), grpc.aio.server(), f"unix:{place}/sock"
-        shim_pb2_grpc.add_ShimLinkServicer_to_server(echo, server)  # type: ignore[no-untyped-call]
-        server.add_insecure_port(address)
-        await server.start()
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        channels = [
-            grpc.aio.insecure_channel(address, options=options)
-            for _ in range(min(CHANNELS_MAX, shims))
-        ]
-        calls = [_echo(channels[index % len(channels)]) for index in range(shims)]
-        tasks = [asyncio.create_task(call) for call in calls]
-        async with asyncio.timeout(60):
-            await echo.attached(shims)
-        try:
-            yield echo
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            for channel in channels:
-                await channel.close()
-            await server.stop(0)
+async def star(
+    shims: int, *, fronts: int, tls: bool, place: Path, profile: str = ""
+) -> AsyncIterator[Star]:
+    """Start everything for one size; ends all of it.
 
+    Raises SetupError when so many connections cannot be opened here.
+    """
+    count = min(PROCESSES_MAX, max(1, shims // SHIMS_PER_PROCESS_MIN))
+    _check_files(shims, count)
+    if tls:
+        make_certificates(place)
+        os.environ[VARIABLE] = str(place)
+    else:
+        os.environ.pop(VARIABLE, None)
+    async with AsyncExitStack() as stack:
+        etcd = await start_etcd(place / "etcd")
+        stack.push_async_callback(etcd.stop)
+        given = {"listen": "127.0.0.1:0", "etcd": [etcd.endpoint], "fronts": fronts}
 
-async def _echo(channel: grpc.aio.Channel) -> None:
-    call: Any = shim_pb2_grpc.ShimLinkStub(channel).Attach()  # type: ignore[no-untyped-call]
-    while (await call.read()) is not grpc.aio.EOF:
-        await call.write(shim_pb2.ShimMessage(result=shim_pb2.OrderResult(job="llm")))
+        async def child(module: str, name: str, *arguments: str) -> Child:
+            made = await Child.start(module, *arguments, log=place / f"{name}.log")
+            return await stack.enter_async_context(made)
 
-
-async def floor(shims: int, count: int) -> float:
-    """Median milliseconds of a checkpoint's rounds as bare echoes."""
-    async with echoing(shims) as echo:
-        took = []
-        for _ in range(count):
-            began = time.perf_counter()
-            for _ in range(ROUNDS):
-                await echo.round()
-            took.append((time.perf_counter() - began) * 1000)
-        return statistics.median(took)
-
-
-async def measure(sizes: Sequence[int] = SIZES, *, count: int = 0) -> list[Coordination]:
-    """All sizes, one after another; `count` 0: as many checkpoints as suits the size."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    collect_seldom()  # as a coordinator's own process does
-    measured = []
-    for shims in sizes:
-        times = count or MEASUREMENTS.get(shims, 10)
-        took = await checkpoints(shims, times)
-        measured.append(
-            Coordination(
-                shims,
-                times,
-                round(percentile(took, 0.50), 2),
-                round(percentile(took, 0.99), 2),
-                round(await floor(shims, min(times, 20)), 2),
+        more = [profile] if profile else []
+        coordinator = await child("bench.replica", "coordinator", json.dumps(given), *more)
+        echo = await child("bench.echo", "echo")
+        hosts = [await child("bench.hosts", f"host-{index}") for index in range(count)]
+        addresses = (await coordinator.ask("leading"))["addresses"]
+        await coordinator.ask("settle")
+        empty = await coordinator.ask("look")
+        await _attach(hosts, shims, addresses)
+        listening = await echo.ask("listen")
+        for index, host in enumerate(hosts):
+            await host.tell(
+                "connect", address=listening["address"], count=_share(shims, hosts, index)
             )
+        for host in hosts:
+            await host.answer("connect", deadline_s=ATTACH_S_MAX)
+        await echo.ask("settle")
+        client = OperatorClient(addresses[:1], **_client_tls(place, tls))
+        await stack.enter_async_context(client)
+        await _whole(client, shims)
+        yield Star(shims, etcd, coordinator, echo, hosts, client, empty["resident_bytes"])
+
+
+def _client_tls(place: Path, tls: bool) -> dict[str, Any]:
+    if not tls:
+        return {}
+    from coordinator.link.security import Tls
+
+    return {"tls": Tls(place / CA, place / CERTIFICATE, place / KEY)}
+
+
+def _check_files(shims: int, processes: int) -> None:
+    need = max(shims, 2 * -(-shims // processes)) + SPARE_FILES
+    have = open_files_max()
+    if have < need:
+        raise SetupError(
+            f"{shims} shims need {need} open files in one process, and {have} are allowed",
+            advice=f"`ulimit -Hn {need}` as root, or fewer shims",
         )
-    return measured
+
+
+def _share(shims: int, hosts: Sequence[Child], index: int) -> int:
+    return shims // len(hosts) + (index < shims % len(hosts))
+
+
+async def _attach(hosts: Sequence[Child], shims: int, addresses: Sequence[str]) -> None:
+    first = 0
+    for index, host in enumerate(hosts):
+        share = _share(shims, hosts, index)
+        await host.tell(
+            "attach",
+            addresses=list(addresses),
+            first=first,
+            count=share,
+            workers=shims,
+            report_s=REPORT_S,
+        )
+        first += share
+    for host in hosts:
+        found = await host.answer("attach", deadline_s=ATTACH_S_MAX)
+        if found["lost"]:
+            raise SetupError("shims could not attach", details=tuple(found["lost"]))
+
+
+async def _whole(client: OperatorClient, shims: int) -> None:
+    """Wait until the leader has heard of every worker."""
+    async with asyncio.timeout(ATTACH_S_MAX):
+        while True:
+            views = await client.jobs()
+            if views and len(views[0].workers) == shims:
+                return
+            await asyncio.sleep(0.1)
+
+
+async def measure_size(
+    shims: int,
+    *,
+    fronts: int = 0,
+    tls: bool = True,
+    count: int = 0,
+    profile: str = "",
+) -> Coordination:
+    """Measure one size; `count` 0: as many checkpoints as suits it."""
+    count = count or SAMPLES.get(shims, 10)
+    with tempfile.TemporaryDirectory(prefix="allstop-bench-") as place:
+        async with star(
+            shims, fronts=fronts, tls=tls, place=Path(place), profile=profile
+        ) as running:
+            await running.checkpoint()  # warms up
+            await running.floor_ms()
+            transactions, keys = await running.writes()
+            before = await running.coordinator.ask("look")
+            floor_before_s = cpu_s(running.echo.process.pid)
+            await running.coordinator.ask("profile", on=True)
+            floors, heard = [], []
+            for _ in range(count):
+                floors.append(await running.floor_ms())
+                heard.append(await running.checkpoint())
+            await running.coordinator.ask("profile", on=False)
+            after = await running.coordinator.ask("look")
+            floor_cpu_s = cpu_s(running.echo.process.pid) - floor_before_s
+            await running.check()
+    committed = Spread.of([one["COMMITTED"] for one in heard])
+    floor_ms = statistics.median(floors)
+    messages = after["messages"]
+    return Coordination(
+        shims=shims,
+        fronts=fronts,
+        tls=tls,
+        count=count,
+        rounds=ROUNDS,
+        parked=Spread.of([one["DUMPING"] for one in heard]),
+        cut=Spread.of([one["PERSISTING"] for one in heard]),
+        committed=committed,
+        floor_ms=round(floor_ms, 1),
+        ratio=round(committed.p50_ms / floor_ms, 2),
+        cpu_ms=round((after["cpu_s"] - before["cpu_s"]) * 1000 / count, 1),
+        floor_cpu_ms=round(floor_cpu_s * 1000 / count, 1),
+        bytes_per_shim=(after["resident_bytes"] - running.empty_bytes) // shims,
+        messages=None if messages is None else round((messages - before["messages"]) / count),
+        etcd_transactions=transactions,
+        etcd_keys=keys,
+    )
+
+
+async def measure(
+    sizes: Sequence[int] = SIZES,
+    *,
+    fronts: Sequence[int] = (0,),
+    tls: bool = True,
+    count: int = 0,
+) -> list[Coordination]:
+    """All sizes with each number of fronts, one after another."""
+    return [
+        await measure_size(shims, fronts=some, tls=tls, count=count)
+        for shims in sizes
+        for some in fronts
+    ]
 
 
 def main() -> None:
-    """`python -m bench.coordination [SIZE …]` prints one JSON object per size."""
-    sizes = [int(argument) for argument in sys.argv[1:]] or SIZES
-    for result in asyncio.run(measure(sizes)):
-        print(json.dumps(result.to_fields()), flush=True)
+    """`python -m bench.coordination SHIMS [FRONTS [COUNT [PROFILE]]]`, for profiles; no TLS."""
+    shims, fronts, count, profile, *_ = [*sys.argv[1:], *["0", "0", ""][len(sys.argv) - 2 :]]
+    found = asyncio.run(
+        measure_size(int(shims), fronts=int(fronts), count=int(count), tls=False, profile=profile)
+    )
+    print(json.dumps(found.to_fields(), indent=1), flush=True)
 
 
 if __name__ == "__main__":
