@@ -111,7 +111,7 @@ class Lane:
         if known is not None:
             known.order = order
             if known.outcome is not None:
-                self._answer(order, known.outcome)
+                self._answer(order, self._as_it_stands(order, known.outcome))
             return
         if order.phase is Phase.UNDO:
             self.worker.undone.add(order.action)
@@ -123,6 +123,17 @@ class Lane:
         if order.phase in BACKGROUND:
             self.worker.copies(order.action, entry.task)
         self._forget_old()
+
+    def _as_it_stands(self, order: Order, outcome: Outcome) -> Outcome:
+        """The stored outcome, unless what was done then has been undone since.
+
+        A new leader that asks again would take images for stored that are gone.
+        """
+        if outcome.failure is not None or order.phase is Phase.UNDO:
+            return outcome
+        if order.action not in self.worker.undone:
+            return outcome
+        return self._failed(order, AttemptFailed(f"{order.action} was undone on this node"))
 
     async def _execute(self, entry: _Entry) -> None:
         order, deadline = entry.order, Deadline(entry.order.deadline_s)

@@ -101,6 +101,15 @@ async def test_what_waits_behind_a_dump_is_not_begun_after_an_undo(rig: Rig) -> 
     assert rig.free()
 
 
+async def test_what_was_undone_since_is_not_told_as_done(rig: Rig) -> None:
+    """A leader whose abort was never recorded is followed by one that goes on after the cut."""
+    await rig.to("PERSIST", epoch=1)
+    await rig.done("UNDO", epoch=1)
+    again = (await rig.order("PERSIST", epoch=2)).failure
+    assert (again.kind, rig.store.published) == ("AttemptFailed", {})
+    assert again.what == "a1 was undone on this node"
+
+
 async def test_orders_of_an_undone_action_are_refused(rig: Rig) -> None:
     await rig.done("UNDO", "a1")
     refused = (await rig.order("HOLD", "a1", cut="CUT_STEP")).failure
