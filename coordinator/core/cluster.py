@@ -55,6 +55,7 @@ class Job:
     sure_at: float = 0.0  # before this, who has not attached to a new leader may still live
     fresh: dict[int, str] = field(default_factory=dict)  # launched, not taken in yet: their nodes
     waiting: str = ""  # what these wait for
+    told: dict[int, tuple[str, str, str]] = field(default_factory=dict)  # node, session, reason
     beginning: bool = False  # a new run is being recorded
     try_at: float = 0.0  # when that may be tried again
 
@@ -215,6 +216,7 @@ class Cluster:
         job.world_size = state.world_size or job.world_size
         job.workers = state.workers
         job.fresh.pop(state.worker, None)
+        job.told.pop(state.worker, None)
         return taken
 
     # -- questions -----------------------------------------------------------------------------

@@ -76,6 +76,16 @@ class AdmitWorker(Command):
 
 
 @dataclass(frozen=True)
+class DeferWorker(Command):
+    """Tell a shim that its worker is not taken into the job yet, and why; nothing depends on it."""
+
+    node: str
+    job: str
+    worker: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class BeginRun(Command):
     """Raise the job's incarnation in etcd above all earlier ones, and note the new run's size.
 

@@ -187,8 +187,9 @@ class Control(Questions):
             job = self._cluster.jobs[state.job]
             known = self._cluster.nodes[node].workers.get((state.job, state.worker))
             if known is not None and (known.incarnation != job.incarnation or not job.incarnation):
-                busy = bool(self._running.of_job(state.job))
-                commands += self._runs.consider(node, state.job, state.worker, self._now, busy=busy)
+                busy = self._running.of_job(state.job)
+                who = f"{_kind(busy[0])} {busy[0].id}" if busy else ""
+                commands += self._runs.consider(node, state.job, state.worker, self._now, busy=who)
         return commands
 
     def _fence(self, node: str, stale: Sequence[Stale]) -> list[Command]:
@@ -279,9 +280,8 @@ class Control(Questions):
 
     def _refuse_busy(self, job: str) -> None:
         for action in self._running.of_job(job):
-            kind = "attempt" if isinstance(action, Attempt) else "restore"
             raise Busy(
-                f"{kind} {action.id} has the job and is {action.state}",
+                f"{_kind(action)} {action.id} has the job and is {action.state}",
                 where=Where(job=job),
                 advice=f"wait for it, or `allstop abort {action.id}`",
             )
@@ -411,6 +411,10 @@ class Control(Questions):
 
     def _note(self, reason: str, ignored: bool = False, action: str = "", state: str = "") -> None:
         self._journal.note(Decision(self._now, action, self._cause, reason, state, ignored))
+
+
+def _kind(action: AnyAction) -> str:
+    return "attempt" if isinstance(action, Attempt) else "restore"
 
 
 def _put(record: AnyRecord) -> Command:

@@ -15,7 +15,13 @@ from collections.abc import Callable
 from itertools import islice
 
 from coordinator.core.cluster import FRESH, NOT_ALIVE, Cluster, Job
-from coordinator.core.commands import AdmitWorker, BeginRun, Command, FenceWorkers
+from coordinator.core.commands import (
+    AdmitWorker,
+    BeginRun,
+    Command,
+    DeferWorker,
+    FenceWorkers,
+)
 from coordinator.core.events import RunBegun, RunRefused
 from coordinator.core.model import JobRecord, WorkerState
 from coordinator.core.policy import Policy
@@ -33,11 +39,11 @@ class Runs:
         self._note = note
 
     def consider(
-        self, node: str, name: str, worker: int, now: float, *, busy: bool
+        self, node: str, name: str, worker: int, now: float, *, busy: str
     ) -> list[Command]:
         """A reported worker: take it in, begin a run with it, refuse it, or let it wait.
 
-        `busy`: an attempt or a restore has the job; whatever is not refused waits for its end.
+        `busy`: the attempt or restore that has the job; whatever is not refused waits for its end.
         Asked again with every report of the worker, so that nothing has to be remembered.
         """
         job = self._cluster.jobs[name]
@@ -54,7 +60,7 @@ class Runs:
         job.fresh[worker] = node
         job.waiting = self._wait(job, now, busy)
         if job.waiting:
-            return []
+            return self._defer(job, node, worker)
         if self._joins(job, worker):
             return [self._admit(job, node, state)]
         return self._begin(job, state)
@@ -84,10 +90,22 @@ class Runs:
             return f"{name} says that the job has {state.workers} workers; it has {size}"
         return ""
 
-    def _wait(self, job: Job, now: float, busy: bool) -> str:
+    def _defer(self, job: Job, node: str, worker: int) -> list[Command]:
+        """Tell the shim what its worker waits for, once for each reason and stream.
+
+        Not what takes a moment: every start of a job waits for its record.
+        """
+        told = (node, self._cluster.nodes[node].session, job.waiting)
+        if job.beginning or job.told.get(worker) == told:
+            return []
+        job.told[worker] = told
+        self._note(f"worker {worker} of job {job.name} on {node} waits: {job.waiting}")
+        return [DeferWorker(node, job.name, worker, job.waiting)]
+
+    def _wait(self, job: Job, now: float, busy: str) -> str:
         """What a started worker has to wait for, if anything."""
         if busy:
-            return "an attempt or a restore has the job"
+            return f"{busy} has the job, and who takes part in it was settled when it began"
         if job.beginning:
             return "the new run is being recorded"
         if now < job.sure_at:

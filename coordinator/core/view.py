@@ -56,6 +56,7 @@ def _job(cluster: Cluster, job: Job, action: AnyAction | None) -> JobView:
         action=action.id if action else "",
         step=max(boundaries, default=0) if max(boundaries, default=0) > 0 else 0,
         latest_unix_s=job.latest_unix_s,
+        waiting=job.waiting if any(cluster.fresh_at(job, w) for w in list(job.fresh)) else "",
     )
 
 

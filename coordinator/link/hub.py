@@ -223,6 +223,10 @@ class Hub:
         """Tell a shim that its worker is the job's, and in which incarnation."""
         return self._send(admission.node, wire.admitted_message(self.epoch, admission))
 
+    def defer(self, deferral: commands.DeferWorker) -> bool:
+        """Tell a shim why its worker is not the job's yet."""
+        return self._send(deferral.node, wire.waiting_message(self.epoch, deferral))
+
     def _send(self, node: str, message: shim_pb2.CoordinatorMessage) -> bool:
         place = self._places.get(node)
         if place is None:

@@ -134,6 +134,15 @@ def admitted_message(epoch: int, admission: commands.AdmitWorker) -> shim_pb2.Co
     )
 
 
+def waiting_message(epoch: int, deferral: commands.DeferWorker) -> shim_pb2.CoordinatorMessage:
+    """Tell a shim why its worker is not the job's yet."""
+    return shim_pb2.CoordinatorMessage(
+        waiting=shim_pb2.Waiting(
+            epoch=epoch, job=deferral.job, worker=deferral.worker, reason=deferral.reason
+        )
+    )
+
+
 def welcome_message(
     epoch: int, coordinator: str, report_interval_ms: int
 ) -> shim_pb2.CoordinatorMessage:

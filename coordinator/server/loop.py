@@ -36,6 +36,9 @@ class Orders(Protocol):
     def admit(self, admission: commands.AdmitWorker) -> bool:
         """Tell a shim in which incarnation its worker is the job's."""
 
+    def defer(self, deferral: commands.DeferWorker) -> bool:
+        """Tell a shim why its worker is not the job's yet."""
+
 
 class Writes(Protocol):
     """Where records go: the store, one write of a job after another."""
@@ -81,6 +84,7 @@ class ControlLoop:
             commands.SendOrder: orders.order,
             commands.FenceWorkers: orders.fence,
             commands.AdmitWorker: orders.admit,
+            commands.DeferWorker: orders.defer,
             commands.BeginRun: writes.write,
             commands.PutAttempt: writes.write,
             commands.CommitSnapshot: writes.write,

@@ -43,6 +43,8 @@ def command_line(command: commands.Command) -> str:
     if isinstance(command, commands.AdmitWorker):
         who = f"{command.job}/{command.worker}"
         return f"admit {who} on {command.node} (incarnation {command.incarnation})"
+    if isinstance(command, commands.DeferWorker):
+        return f"defer {command.job}/{command.worker} on {command.node}: {command.reason}"
     if isinstance(command, commands.BeginRun):
         record = command.record
         return f"store BeginRun incarnation {record.incarnation}, {record.workers} workers"

@@ -41,6 +41,7 @@ class World:
         self.watchers: list[Callable[[commands.Command], None]] = []
         self.last: dict[str, commands.Announce] = {}
         self.refused: dict[str, commands.Refuse] = {}
+        self.deferred: dict[tuple[str, int], str] = {}  # why a worker is not taken in yet
 
     # -- events and commands -------------------------------------------------------------------
 
@@ -56,22 +57,27 @@ class World:
         for command in decided:
             for watch in self.watchers:
                 watch(command)
-            if isinstance(command, commands.SendOrder):
-                node = self.nodes[command.node]
-                if node.attached:
-                    node.receive(command, self.now)
-                    self.orders.append(command)
-            elif isinstance(command, commands.FenceWorkers):
-                self._fence(command)
-            elif isinstance(command, commands.AdmitWorker):
-                self._admit(command)
-            elif isinstance(command, commands.Announce):
-                if command.last:
-                    self.last[command.action] = command
-            elif isinstance(command, commands.Refuse):
-                self.refused[command.action] = command
-            else:
-                self.writes.append(command)
+            self._carry_out(command)
+
+    def _carry_out(self, command: commands.Command) -> None:
+        if isinstance(command, commands.SendOrder):
+            node = self.nodes[command.node]
+            if node.attached:
+                node.receive(command, self.now)
+                self.orders.append(command)
+        elif isinstance(command, commands.FenceWorkers):
+            self._fence(command)
+        elif isinstance(command, commands.AdmitWorker):
+            self._admit(command)
+        elif isinstance(command, commands.DeferWorker):
+            self.deferred[(command.job, command.worker)] = command.reason
+        elif isinstance(command, commands.Announce):
+            if command.last:
+                self.last[command.action] = command
+        elif isinstance(command, commands.Refuse):
+            self.refused[command.action] = command
+        else:
+            self.writes.append(command)
 
     def _fence(self, command: commands.FenceWorkers) -> None:
         for state in command.workers:

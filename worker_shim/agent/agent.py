@@ -122,6 +122,8 @@ class Agent:
             self._spawn(self._on_fenced(message.fenced))
         elif kind == "admitted":
             self._on_admitted(message.admitted)
+        elif kind == "waiting":
+            self._on_waiting(message.waiting)
         elif kind == "question":
             self._on_question(message.question)
         elif kind == "welcome":
@@ -159,6 +161,15 @@ class Agent:
             lane.worker.admit(admitted.incarnation)
             log.info("taken in", worker=lane.worker.name, incarnation=admitted.incarnation)
             self._note()
+
+    def _on_waiting(self, waiting: shim_pb2.Waiting) -> None:
+        """Why a worker that was launched is not the job's yet."""
+        try:
+            self._fence.admit(waiting.epoch)
+        except Fenced as error:
+            log.warning("word of the past ignored", why=str(error))
+            return
+        log.info("not taken in yet", worker=f"{waiting.job}/{waiting.worker}", why=waiting.reason)
 
     async def _on_fenced(self, fenced: shim_pb2.Fenced) -> None:
         """Kill the workers that are not the job any more; the stream is kept."""

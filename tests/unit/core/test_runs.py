@@ -170,7 +170,7 @@ def test_a_started_worker_waits_for_the_end_of_a_restore(world: World) -> None:
     world.lose("node-2")
     world.restore("llm", "r1", "a1")
     world.store()
-    assert launch(world, 1, "node-4") == []
+    assert [type(c) for c in launch(world, 1, "node-4")] == [commands.DeferWorker]
     world.answer_all(Phase.FETCH)
     world.store()
     world.answer_all(Phase.CLEAR)
@@ -188,7 +188,7 @@ def test_a_new_leader_waits_for_older_workers_before_it_begins_a_run(world: Worl
     world.lose("node-1")
     world.lose("node-2")
     world.new_leader()
-    assert launch(world, 0, "node-3") == []
+    assert [type(c) for c in launch(world, 0, "node-3")] == [commands.DeferWorker]
     assert world.control.jobs()[0].state == "starting"
     world.attach("node-1")
     world.report("node-3")
@@ -306,3 +306,43 @@ def test_a_new_leader_does_not_know_whether_images_are_a_snapshots(world: World)
     world.new_leader()
     world.nodes["node-2"].attached = True
     assert undo_orders(world.event(world.nodes["node-2"].hello())) == [("a-forgotten", False, True)]
+
+
+# -- who comes late is told why it waits -----------------------------------------------------------
+
+
+def deferred(decided: list[commands.Command]) -> list[str]:
+    return [c.reason for c in decided if isinstance(c, commands.DeferWorker)]
+
+
+def test_a_worker_that_joins_during_an_attempt_is_told_why_it_waits(world: World) -> None:
+    until_persisting(world)
+    world.answer(next(o for o in world.orders if o.phase is Phase.PERSIST and o.worker == 1))
+    heard: list[commands.Command] = []
+    world.watchers.append(heard.append)
+    world.nodes["node-2"].workers.clear()
+    world.event(events.WorkerExited("node-2", "llm", 1, 1, 0))
+    launch(world, 1, "node-3")
+    reason = "attempt a1 has the job, and who takes part in it was settled when it began"
+    assert deferred(heard) == [reason]
+    assert world.control.jobs()[0].waiting == reason
+    world.report("node-3")
+    assert deferred(heard) == [reason], "once"
+    world.attach("node-3", new_session=True)
+    assert deferred(heard) == [reason, reason], "another shim has not heard it"
+    world.settle()
+    assert world.snapshots["a1"].workers[1].node == "node-2"
+    world.report("node-3")
+    world.settle()
+    assert incarnation(world, "node-3", 1) is not None
+    assert world.control.jobs()[0].waiting == ""
+
+
+def test_a_worker_that_waits_for_a_new_leader_to_be_sure_is_told(world: World) -> None:
+    world.lose("node-1")
+    world.lose("node-2")
+    world.new_leader()
+    launch(world, 0, "node-3")
+    assert "this coordinator is new" in world.deferred[("llm", 0)]
+    assert world.control.jobs()[0].waiting == world.deferred[("llm", 0)]
+    assert world.control.jobs()[0].state == "starting"
