@@ -124,8 +124,8 @@ def test_environment_directory_status_and_signals_pass(make_lab: MakeLab, tmp_pa
     sleeper.terminate()
     assert sleeper.wait(5) == -signal.SIGTERM
     sleeper = n0.popen(["sleep", "60"])
-    assert eventually(lambda: "sleep" in n0.run(["ps", "-A"]).stdout)
-    assert Path(f"/proc/{n0.pid_of(sleeper)}/comm").read_text() == "sleep\n"
+    comm = Path(f"/proc/{n0.pid_of(sleeper)}/comm")
+    assert eventually(lambda: comm.read_text() == "sleep\n")
     sleeper.kill()
     sleeper.wait(5)
     assert eventually(lambda: "sleep" not in n0.run(["ps", "-A"]).stdout)
