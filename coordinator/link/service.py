@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -50,15 +51,21 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
             stream = self._carrier.attach(hello)
         except AllstopError as error:
             await abort_with(context, error)
+        lease = _Lease(self._node_lease_s, partial(self._carrier.lose, stream))
         reading = asyncio.create_task(
-            self._read(stream, request_iterator), name=f"shim {stream.node}"
+            self._read(stream, lease, request_iterator), name=f"shim {stream.node}"
         )
         try:
-            async for message in stream.messages():
-                yield message
+            while stream.ending is None or stream.waiting:
+                message = stream.next()
+                if message is None:
+                    await stream.wait()
+                else:
+                    yield message
         finally:
             # also when gRPC cancels this handler; the reader may not have seen the end yet
             reading.cancel()
+            lease.end()
             self._carrier.lose(stream, LinkError("the stream ended", where=Where(node=stream.node)))
         if stream.ending is not None and not stream.left:
             await abort_with(context, stream.ending)
@@ -79,7 +86,7 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
         return message.hello
 
     async def _read(
-        self, stream: ShimStream, requests: AsyncIterator[shim_pb2.ShimMessage]
+        self, stream: ShimStream, lease: _Lease, requests: AsyncIterator[shim_pb2.ShimMessage]
     ) -> None:
         """Take in what the shim says; its end, however it comes, ends the stream."""
         carrier = self._carrier
@@ -89,15 +96,17 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
             definite=False,
         )
         try:
-            while (message := await self._next(requests)) is not None:
+            async for message in requests:
                 if stream.ending is not None:
                     return
                 if message.WhichOneof("body") == "goodbye":
                     carrier.leave(stream, message.goodbye.reason)
                     return
                 carrier.say(stream, message)
-                while carrier.behind:  # noqa: ASYNC110 - seldom, and leaders change meanwhile
+                while carrier.behind:
+                    lease.renew(BEHIND_PAUSE_S)
                     await asyncio.sleep(BEHIND_PAUSE_S)
+                lease.renew()
         except AllstopError as error:
             why = error.at(node=stream.node)
         except grpc.aio.AioRpcError as error:
@@ -105,16 +114,34 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
         finally:
             carrier.lose(stream, why)
 
-    async def _next(
-        self, requests: AsyncIterator[shim_pb2.ShimMessage]
-    ) -> shim_pb2.ShimMessage | None:
-        """The next message, None at the end; raises LinkError when the node's lease runs out."""
-        try:
-            async with asyncio.timeout(self._node_lease_s):
-                return await anext(requests, None)
-        except TimeoutError:
-            raise LinkError(
-                f"its lease ran out: the shim has said nothing for {self._node_lease_s:g} s, though"
-                " its connection stands (it hangs, or its machine is overloaded)",
+
+class _Lease:
+    """Notices that a shim says nothing any more; costs next to nothing while it speaks."""
+
+    def __init__(self, seconds: float, lose: Callable[[AllstopError], None]) -> None:
+        """It begins now; `lose` is called once, when nothing was heard for so long."""
+        self._seconds = seconds
+        self._lose = lose
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + seconds
+        self._timer = self._loop.call_at(self._until, self._look)
+
+    def renew(self, more_s: float = 0.0) -> None:
+        """Something was heard; `more_s`: nothing will be read for so long."""
+        self._until = self._loop.time() + self._seconds + more_s
+
+    def end(self) -> None:
+        """The stream is over."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        if self._loop.time() < self._until:
+            self._timer = self._loop.call_at(self._until, self._look)
+            return
+        self._lose(
+            LinkError(
+                f"its lease ran out: the shim has said nothing for {self._seconds:g} s, though its"
+                " connection stands (it hangs, or its machine is overloaded)",
                 definite=False,
-            ) from None
+            )
+        )

@@ -78,25 +78,38 @@ class Outbox(Generic[Message]):
         `idle_s`, `idle` is sent whenever there was nothing for so long. Without, it waits without a
         deadline of its own: the caller's stream has keepalive, and `end` wakes it.
         """
-        while True:
-            while self._waiting:
-                message, right = self._waiting.popleft()
-                try:
-                    right()
-                except AllstopError:
-                    refused(message)
-                    continue
-                sent(message)
+        while self.ending is None or self._waiting:
+            message = self.next(sent=sent, refused=refused)
+            if message is not None:
                 yield message
-            if self.ending is not None:
-                return
-            self._wake.clear()
+                continue
             try:
                 async with asyncio.timeout(idle_s):
-                    await self._wake.wait()
+                    await self.wait()
             except TimeoutError:
                 if idle is not None:
                     yield idle
+
+    def next(
+        self, *, sent: Callable[[Message], None], refused: Callable[[Message], None]
+    ) -> Message | None:
+        """The next message that may go; None when there is none. `sent` and `refused` as above."""
+        while self._waiting:
+            message, right = self._waiting.popleft()
+            try:
+                right()
+            except AllstopError:
+                refused(message)
+                continue
+            sent(message)
+            return message
+        return None
+
+    async def wait(self) -> None:
+        """Wait until there is something to send, or the stream has ended."""
+        if self.ending is None and not self._waiting:
+            self._wake.clear()
+            await self._wake.wait()
 
 
 class ShimStream:
@@ -166,6 +179,14 @@ class ShimStream:
     def messages(self) -> AsyncIterator[shim_pb2.CoordinatorMessage]:
         """What is to be sent, in order, until the stream has ended and the queue is empty."""
         return self._outbox.messages(sent=self._sent, refused=self._unsent)
+
+    def next(self) -> shim_pb2.CoordinatorMessage | None:
+        """The next message that may go; None when there is none."""
+        return self._outbox.next(sent=self._sent, refused=self._unsent)
+
+    async def wait(self) -> None:
+        """Wait until there is something to send, or the stream has ended."""
+        await self._outbox.wait()
 
     def _sent(self, message: shim_pb2.CoordinatorMessage) -> None:
         if message.HasField("welcome") and not self.welcomed:
