@@ -1,8 +1,9 @@
 """Writes to the store: one of a job after another, each answered by an event.
 
-Only what changes nothing when it is done twice is repeated. A commit whose answer was lost is
-settled by reading until the store says whether it is there; that ends at the latest when the
-leadership does, because a leader that cannot reach the store for so long has lost its lease.
+Only what changes nothing when it is done twice is repeated: reads, and the put of a record. A
+commit whose answer was lost is settled by reading until the store says whether it is there; that
+ends at the latest when the leadership does, because a leader that cannot reach the store for so
+long has lost its lease.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from coordinator.core.model import (
     JobRecord,
     NodeFacts,
     RestoreRecord,
-    RestoreState,
     Snapshot,
 )
 from coordinator.store.port import Store
@@ -34,7 +34,7 @@ WRITE_DEADLINE_S = 15.0
 SETTLE_PAUSE_S = 0.2
 SETTLE_PAUSE_MAX_S = 2.0
 LANE_MAX = 256
-RUNNING_TRIES = 5  # the same record in the same lane: to put it twice changes nothing
+PUT_TRIES = 5  # the same record in the same lane: to put it twice changes nothing
 
 _Answer = TypeVar("_Answer")
 
@@ -201,19 +201,35 @@ class Writer:
 
     async def _put_attempt(self, command: commands.PutAttempt) -> events.Event:
         record = command.record
-        if record.state is AttemptState.ADMITTING:
-            await self._put_job(record.job)
-        await self._bounded(
-            self._store.put_attempt(record), f"attempt {record.attempt} to {record.state}"
-        )
+
+        async def put() -> None:
+            if record.state is AttemptState.ADMITTING:
+                await self._put_job(record.job)
+            await self._store.put_attempt(record)
+
+        await self._put(put, record.job, f"attempt {record.attempt} to {record.state}")
         return events.AttemptStored(record.attempt, record.state)
+
+    async def _put(self, put: Callable[[], Awaitable[None]], job: str, what: str) -> None:
+        """Put a record, and again where nobody knows whether it arrived; a refusal is final."""
+        pause_s = self._settle_pause_s
+        for left in reversed(range(PUT_TRIES)):
+            try:
+                await self._bounded(put(), what)
+                return
+            except StoreError as error:
+                if error.definite or not left:
+                    raise
+                log.warning("a record is put again", job=job, error=str(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
 
     async def _put_job(self, job: str) -> None:
         """The job's record precedes its first attempt: the commit compares its incarnation."""
         known = self._job(job)
         known = replace(known, latest="") if known is not None else None  # not its to write
         if known is not None and self._jobs.get(job) != known:
-            await self._bounded(self._store.put_job(known), f"job {job}")
+            await self._store.put_job(known)
             self._jobs[job] = known
 
     async def _admit_restore(self, command: commands.AdmitRestore) -> events.Event:
@@ -237,21 +253,9 @@ class Writer:
             pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
 
     async def _put_restore(self, command: commands.PutRestore) -> events.Event:
-        """Put it; that a job runs again is put a few times, or the next leader would doubt it."""
-        record, pause_s = command.record, self._settle_pause_s
-        tries = RUNNING_TRIES if record.state is RestoreState.RUNNING else 1
-        for left in reversed(range(tries)):
-            try:
-                await self._bounded(
-                    self._store.put_restore(record), f"restore {record.restore} to {record.state}"
-                )
-                break
-            except StoreError as error:
-                if not left:
-                    raise
-                log.warning("a restore's end is put again", job=record.job, error=str(error))
-            await asyncio.sleep(pause_s)
-            pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
+        record = command.record
+        what = f"restore {record.restore} to {record.state}"
+        await self._put(lambda: self._store.put_restore(record), record.job, what)
         return events.RestoreStored(record.restore, record.state)
 
     async def _commit(self, command: commands.CommitSnapshot) -> events.Event:

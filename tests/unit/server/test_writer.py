@@ -22,7 +22,7 @@ from coordinator.core.model import (
     WorkerState,
 )
 from coordinator.core.snapshot import digest_of
-from coordinator.server.writer import LANE_MAX, RUNNING_TRIES, Writer
+from coordinator.server.writer import LANE_MAX, PUT_TRIES, Writer
 from coordinator.store.memory import Fault, MemoryStore
 from tests.support.fake_node import facts_of, worker_record
 
@@ -208,32 +208,29 @@ async def test_a_commit_that_cannot_be_looked_for_is_not_refused_for_sure(
 
 
 @pytest.mark.parametrize(
-    ("state", "failures", "tries"),
-    [
-        (RestoreState.RUNNING, 1, 2),
-        (RestoreState.RUNNING, 99, RUNNING_TRIES),
-        (RestoreState.CLEARING, 1, 1),
-    ],
+    ("definite", "failures", "tries"),
+    [(False, 1, 2), (False, 99, PUT_TRIES), (True, 1, 1)],
 )
-async def test_that_a_restored_job_runs_is_put_again(
-    monkeypatch: pytest.MonkeyPatch, state: RestoreState, failures: int, tries: int
+async def test_a_record_is_put_again_while_nobody_knows_whether_it_arrived(
+    monkeypatch: pytest.MonkeyPatch, definite: bool, failures: int, tries: int
 ) -> None:
     desk, tried = Desk(), [0]
 
     async def flaky(record: RestoreRecord) -> None:
         tried[0] += 1
         if tried[0] <= failures:
-            raise StoreError("no leader", definite=False)
+            raise StoreError("no leader", definite=definite)
 
     monkeypatch.setattr(desk.store, "put_restore", flaky)
-    (told,) = await desk.write(commands.PutRestore(replace(RESTORE, state=state)))
+    (told,) = await desk.write(commands.PutRestore(replace(RESTORE, state=RestoreState.CLEARING)))
     assert tried == [tries]
     assert isinstance(told, events.RestoreStored if tries > failures else events.StoreRefused)
 
 
 async def test_a_refused_attempt_says_so() -> None:
     desk = Desk()
-    desk.store.memory.fail_next(Fault.LOST_NOT_APPLIED, "/attempts/")
+    for _ in range(PUT_TRIES):
+        desk.store.memory.fail_next(Fault.LOST_NOT_APPLIED, "/attempts/")
     (told,) = await desk.write(commands.PutAttempt(ATTEMPT))
     assert isinstance(told, events.StoreRefused)
     assert (told.action, told.failure.definite) == (ATTEMPT.attempt, False)
