@@ -45,9 +45,11 @@ async def snapshot_to_restore(desk: Desk, job: str, snapshot: str) -> Snapshot:
 
 
 async def _latest(desk: Desk, job: str) -> str:
-    known = any(view.job.job == job for view in desk.control.jobs())
+    known = desk.control.job(job)
+    if known is not None and known.latest:
+        return known.latest
     snapshots = await desk.store.snapshots(job)
-    if not known and not snapshots:
+    if known is None and not snapshots:
         raise NotFound(f"there is no job {job}", advice="`allstop jobs` lists them")
     if not snapshots:
         raise NotFound(
@@ -55,15 +57,7 @@ async def _latest(desk: Desk, job: str) -> str:
             where=Where(job=job),
             advice=f"`allstop checkpoint {job}` takes one",
         )
-    latest = await _latest_id(desk, job)
-    return latest or snapshots[-1].snapshot
-
-
-async def _latest_id(desk: Desk, job: str) -> str:
-    for view in desk.control.jobs():
-        if view.job.job == job:
-            return view.job.latest
-    return ""
+    return snapshots[-1].snapshot
 
 
 async def _refuse_uncommitted(desk: Desk, job: str, identity: str) -> None:
@@ -132,6 +126,8 @@ def _job_message(view: JobView) -> operator_pb2.JobView:
         action=view.action,
         step=view.step,
         latest_unix_s=view.latest_unix_s,
+        waiting=view.waiting,
+        problems=view.problems,
     )
 
 
@@ -161,11 +157,12 @@ def list_nodes(desk: Desk) -> operator_pb2.ListNodesReply:
 async def list_snapshots(desk: Desk, job: str) -> operator_pb2.ListSnapshotsReply:
     """A job's snapshots, oldest first, without their workers; raises NotFound for no such job."""
     snapshots = await desk.store.snapshots(job)
-    if not snapshots and all(view.job.job != job for view in desk.control.jobs()):
+    known = desk.control.job(job)
+    if not snapshots and known is None:
         raise NotFound(f"there is no job {job}", advice="`allstop jobs` lists them")
     return operator_pb2.ListSnapshotsReply(
         snapshots=[to_proto(each, records_pb2.Snapshot) for each in snapshots],
-        latest=await _latest_id(desk, job),
+        latest=known.latest if known is not None else "",
     )
 
 

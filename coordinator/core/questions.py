@@ -11,6 +11,7 @@ from coordinator.core.errors import BugError
 from coordinator.core.journal import Decision, Journal
 from coordinator.core.model import (
     AttemptRecord,
+    JobRecord,
     NodeFacts,
     RestoreRecord,
     Snapshot,
@@ -30,6 +31,15 @@ class Questions:
     def plan(self, snapshot: Snapshot, files: Sequence[NodeFacts] = ()) -> Planned:
         """Say where a snapshot would go now, or why nowhere, without doing it."""
         return plan(snapshot, self._cluster.candidates(snapshot.job, files))
+
+    def job(self, name: str) -> JobRecord | None:
+        """One job as etcd keeps it, without looking at its workers."""
+        found = self._cluster.jobs.get(name)
+        return found.record() if found is not None else None
+
+    def under_way(self) -> tuple[str, ...]:
+        """Ids of all attempts and restores that have not ended, oldest first."""
+        return tuple(action.id for action in self._running.all())
 
     def jobs(self) -> tuple[JobView, ...]:
         """All jobs, by name."""

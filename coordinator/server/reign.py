@@ -136,7 +136,7 @@ class Reign:
             self.stop(BugError(f"the control loop broke: {error!r}", definite=False))
 
     def _job(self, job: str) -> JobRecord | None:
-        return next((view.job for view in self.control.jobs() if view.job.job == job), None)
+        return self.control.job(job)
 
     # -- events ------------------------------------------------------------------------------
 
@@ -173,11 +173,11 @@ class Reign:
 
         Whoever does not answer in time lets go by its own timer, as after a crash.
         """
-        under_way = [view.action for view in self.control.jobs() if view.action]
+        under_way = self.control.under_way()
         for action in under_way:
             self.inbox.tell(events.AbortRequested(action, reason))
         until = self._clock() + deadline_s
-        while any(view.action for view in self.control.jobs()):
+        while self.control.under_way():
             if self._stopped.is_set() or self._clock() >= until:
                 log.warning("ending while something is under way", actions=under_way)
                 break

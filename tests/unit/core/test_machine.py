@@ -42,6 +42,7 @@ class Cluster(RuleBasedStateMachine):
         self.world = World()
         self.world.watchers.append(self.watch)
         self.serial = 0
+        self.cuts: dict[str, int] = {}  # the epoch that declared each
         self.answered: list[events.OrderAnswered] = []
         self.ranks = ranks
         for number in range(1, 6):
@@ -57,7 +58,8 @@ class Cluster(RuleBasedStateMachine):
 
     def watch(self, command: commands.Command) -> None:
         if isinstance(command, commands.SendOrder) and command.phase is Phase.PERSIST:
-            self.check_cut(command)
+            if self.cuts.setdefault(command.action, command.epoch) == command.epoch:
+                self.check_cut(command)  # an heir asks again, long after the cut
         if isinstance(command, commands.CommitSnapshot):
             self.check_snapshot(command)
 
