@@ -29,12 +29,15 @@ class Deployment:
         lab: the started lab.
         root: a directory that every host sees at the same path; the image store lies below it.
         options: further options of every `allstop shim`, such as ("--criu", PATH).
+        coordinators: what the shims dial; empty: the control host.
     """
 
     lab: Lab
     root: Path
     options: Sequence[str] = ()
+    coordinators: Sequence[str] = ()
     plane: subprocess.Popen[Any] | None = None
+    replicas: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
     shims: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
 
     @property
@@ -66,6 +69,21 @@ class Deployment:
             "control",
             [*allstop("up"), "--listen", listen, "--state-dir", str(self.state), *options],
         )
+
+    def start_replica(self, host: Host, etcd: Sequence[str], *options: str) -> None:
+        """Start one coordinator of several on a host of its own, over an etcd that is there."""
+        for directory in (self.store, self.root / "logs"):
+            directory.mkdir(parents=True, exist_ok=True)
+        endpoints = [word for url in etcd for word in ("--etcd", url)]
+        place = ["--name", host.name, "--state-dir", str(self.state / host.name)]
+        listen = ["--listen", f"{host.address}:{PORT}"]
+        self.replicas[host.name] = self._popen(
+            host, host.name, [*allstop("coordinator"), *listen, *place, *endpoints, *options]
+        )
+
+    def replica_socket(self, name: str) -> str:
+        """A replica's address for an operator on this machine."""
+        return f"unix:{self.state / name / 'allstop.sock'}"
 
     def stop_control_plane(self) -> None:
         """End it as Ctrl-C would, and wait."""
@@ -100,9 +118,10 @@ class Deployment:
         )
 
     def _shim_options(self, host: Host) -> list[str]:
+        coordinators = self.coordinators or (f"{self.lab.control.address}:{PORT}",)
         return [
             *("--node", host.name, "--address", host.address),
-            *("--coordinator", f"{self.lab.control.address}:{PORT}"),
+            *(word for address in coordinators for word in ("--coordinator", address)),
             *("--store", str(self.store), "--staging", str(STAGING)),
             *("--node-state", str(DISK / "node")),
             *self.options,
