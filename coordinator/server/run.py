@@ -1,39 +1,42 @@
-"""One coordinator process: store, election, sockets, and an orderly end."""
+"""One coordinator process: store, election, sockets, fronts, and an orderly end."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import structlog
 
-from coordinator.core.errors import AllstopError, BadRequest, BugError, Fenced, StoreError
+from coordinator.api.channels import OWN_POOL
+from coordinator.api.forwarding import Forwarding
+from coordinator.api.service import OperatorService
+from coordinator.core.errors import BadRequest
 from coordinator.core.policy import Policy
+from coordinator.link.carrier import Carrier
+from coordinator.link.names import check_name
 from coordinator.link.options import Keepalive
+from coordinator.link.security import NO_TLS, Dialler, Tls
 from coordinator.link.service import NODE_LEASE_S
-from coordinator.link.uplink import LocalUplink
+from coordinator.server.addresses import advertised, is_unix, split
 from coordinator.server.collecting import collect_seldom
 from coordinator.server.embedded import EmbeddedEtcd, start_etcd
-from coordinator.server.reign import Reign
+from coordinator.server.following import Following
+from coordinator.server.front import FrontOptions
+from coordinator.server.fronts import NAME_CHARS_MAX, Fronts
+from coordinator.server.process import allow_many_files, first_of, log_to_stderr, stop_signals
+from coordinator.server.replica import Replica
 from coordinator.server.serving import Seat, Serving, start_serving
-from coordinator.store.election import TTL_S, Election
-from coordinator.store.election import Leadership as Right
+from coordinator.store.election import TTL_S, Election, Leader
 from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
-from coordinator.store.records import Records
 
 log = structlog.get_logger(__name__)
 
 DEFAULT_LISTEN = ("127.0.0.1:7411",)
-CAMPAIGN_PAUSE_S = 0.5
-LAY_DOWN_S = 15.0  # a worker is let go within seconds, but its criu is waited for
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,10 @@ class CoordinatorOptions:
 
     listen: tuple[str, ...] = DEFAULT_LISTEN
     unix_socket: Path | None = None
+    advertise: str = ""  # host or host:port by which other replicas reach it; default: `listen`
+    fronts: int = 0  # processes that have `listen` instead of this one
+    peer: str = ""  # what this one listens on when it has fronts; default: a free port beside them
+    tls: Tls = NO_TLS  # of all TCP connections but those to etcd
     etcd: tuple[str, ...] = ()
     etcd_ca: Path | None = None
     etcd_certificate: Path | None = None
@@ -79,35 +86,28 @@ def policy_of(overrides: Mapping[str, float]) -> Policy:
 
 
 async def run_coordinator(options: CoordinatorOptions) -> int:
-    """Serve until SIGTERM or SIGINT; lead whenever this replica is elected.
+    """Serve until SIGTERM or SIGINT; lead whenever this replica is elected, else follow.
 
-    Returns 0 after an orderly end. Raises SetupError, StoreError or BugError otherwise, with
-    everything that was started ended again: sockets, streams, the lease, the embedded etcd.
+    Returns 0 after an orderly end. Raises SetupError, BadRequest, StoreError or BugError otherwise,
+    with everything that was started ended again: sockets, streams, fronts, lease, embedded etcd.
     """
-    _log_to_stderr()
+    log_to_stderr()
     collect_seldom()
+    allow_many_files()
     policy = policy_of(options.policy)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    name = options.name or f"{socket.gethostname()[:NAME_CHARS_MAX]}-{os.getpid()}"
+    check_name("coordinator", name)
     async with AsyncExitStack() as stack:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stopping.set)
-            stack.callback(loop.remove_signal_handler, number)
-        seat = Seat(empty="this coordinator is still starting")
+        stopping = stack.enter_context(stop_signals())
+        dialler = Dialler(options.tls, keepalive=options.keepalive, options=OWN_POOL)
         etcd = await _embedded(options, stack)
-        kv = EtcdKeyValue(_etcd_options(options, etcd))
+        reach = _etcd_options(options, etcd)
+        kv = EtcdKeyValue(reach)
         stack.push_async_callback(kv.close)
-        serving = await start_serving(
-            seat,
-            listen=options.listen,
-            unix_socket=options.unix_socket,
-            keepalive=options.keepalive,
-            node_lease_s=options.node_lease_s,
-        )
-        stack.push_async_callback(serving.stop)
-        _announce(options, serving)
-        replica = _Replica(options, policy, kv, seat)
-        await _first_of(replica, stopping, etcd)
+        process = _Process(name, options, kv, dialler, policy)
+        stack.push_async_callback(process.following.close)
+        await process.serve(stack, reach)
+        await _until_the_end(process, stopping, etcd)
     log.info("stopped")
     return 0
 
@@ -134,106 +134,132 @@ def _etcd_options(options: CoordinatorOptions, etcd: EmbeddedEtcd | None) -> Etc
     )
 
 
-def _announce(options: CoordinatorOptions, serving: Serving) -> None:
-    log.info("serving", addresses=serving.addresses)
-    if options.on_serving is not None:
-        options.on_serving(serving.addresses)
-
-
-async def _first_of(replica: _Replica, stopping: asyncio.Event, etcd: EmbeddedEtcd | None) -> None:
-    """Run until told to stop, until etcd dies, or until the replica fails; end it in any case."""
-    running = asyncio.create_task(replica.run())
-    told = asyncio.create_task(stopping.wait())
-    died = asyncio.create_task(etcd.died()) if etcd is not None else None
-    tasks: list[asyncio.Task[Any]] = [running, told, *([died] if died is not None else [])]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            await running
-        elif died is not None and died.done():
-            raise died.result()
-        else:
-            await replica.lay_down()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-class _Replica:
-    """Campaigns, reigns, and campaigns again; ends when cancelled or by a defect."""
+class _Process:
+    """What one coordinator process consists of, joined together."""
 
     def __init__(
-        self, options: CoordinatorOptions, policy: Policy, kv: EtcdKeyValue, seat: Seat
+        self,
+        name: str,
+        options: CoordinatorOptions,
+        kv: EtcdKeyValue,
+        dialler: Dialler,
+        policy: Policy,
     ) -> None:
+        self._name = name
         self._options = options
-        self._policy = policy
         self._kv = kv
-        self._seat = seat
-        self._name = options.name or f"{socket.gethostname()}-{os.getpid()}"
-        self._election = Election(kv, self._name, prefix=options.prefix, ttl_s=options.lease_s)
+        self._policy = policy
+        self._address = ""  # what others dial
+        self._election = self._standing("")
+        self.seat = Seat(Carrier(name), empty="this coordinator is still starting")
+        self.following = Following(self._election, self.seat.carrier, dialler, own=self._is_own)
+        self._replica: Replica | None = None
+
+    def _standing(self, address: str) -> Election:
+        return Election(
+            self._kv,
+            self._name,
+            address=address,
+            prefix=self._options.prefix,
+            ttl_s=self._options.lease_s,
+        )
+
+    def _is_own(self, leader: Leader) -> bool:
+        """Whether this process leads, or one before it at its address did."""
+        return (leader.name, leader.address) == (self._name, self._address)
+
+    async def serve(self, stack: AsyncExitStack, reach: EtcdOptions) -> None:
+        """Open the sockets, here or in fronts; raises SetupError or BadRequest."""
+        serving = await self._start_serving()
+        stack.push_async_callback(serving.stop)
+        alone = not self._options.etcd  # an embedded etcd has no replicas on other machines
+        self._address = advertised(self._options.advertise, serving.addresses, alone=alone)
+        addresses = serving.addresses
+        if self._options.fronts:
+            fronts = await stack.enter_async_context(self._fronts(reach))
+            unix = tuple(each for each in serving.addresses if is_unix(each))
+            addresses = (*fronts.addresses, *unix)
+        log.info("serving", addresses=addresses, for_replicas=self._address)
+        if self._options.on_serving is not None:
+            self._options.on_serving(addresses)
+
+    async def _start_serving(self) -> Serving:
+        own = OperatorService(self.seat.desk)
+        return await start_serving(
+            self.seat,
+            operator=Forwarding(
+                self._name,
+                own=lambda: own if self.seat.reign is not None else None,
+                leader=lambda: self.following.leader,
+                channels=self.following.channels,
+            ),
+            listen=self._own_listen(),
+            unix_socket=self._options.unix_socket,
+            keepalive=self._options.keepalive,
+            node_lease_s=self._options.node_lease_s,
+            tls=self._options.tls,
+        )
+
+    def _own_listen(self) -> tuple[str, ...]:
+        """What this process listens on itself."""
+        options = self._options
+        if not options.fronts:
+            return options.listen
+        if options.peer:
+            return (options.peer,)
+        if not options.etcd and options.unix_socket is not None:
+            return ()  # nobody but the fronts dials, and they can by the unix socket
+        split(options.listen[0])
+        return (f"{options.listen[0].rpartition(':')[0]}:0",)
+
+    def _fronts(self, reach: EtcdOptions) -> Fronts:
+        options = self._options
+        return Fronts(
+            options.fronts,
+            FrontOptions(
+                name=self._name,
+                parent=os.getpid(),
+                listen=options.listen,
+                etcd=reach,
+                prefix=options.prefix,
+                lease_s=options.lease_s,
+                keepalive=options.keepalive,
+                node_lease_s=options.node_lease_s,
+                tls=options.tls,
+            ),
+        )
 
     async def run(self) -> None:
-        """Raises BugError when a reign ended by a defect; everything else is tried again."""
-        while True:
-            self._seat.empty = f"{self._name} is a candidate"
-            right = await self._election.campaign()
-            try:
-                why = await self._reign(right)
-            finally:
-                self._seat.reign = None
-                await right.resign()
-            if isinstance(why, BugError):
-                raise why
-            log.warning("not leading any more", epoch=right.epoch, reason=str(why))
-            await asyncio.sleep(CAMPAIGN_PAUSE_S)
+        """Campaign, lead and follow until cancelled; raises BugError."""
+        self._replica = Replica(
+            self._name,
+            self._standing(self._address),
+            self._kv,
+            self.seat,
+            policy=self._policy,
+            prefix=self._options.prefix,
+            on_leading=self._options.on_leading,
+        )
+        await first_of(self._replica.run(), self.following.run())
 
     async def lay_down(self) -> None:
-        """Before an orderly end: let go whoever is held, since nobody may lead for a long time."""
-        reign = self._seat.reign
-        if reign is not None:
-            self._seat.ending = f"{self._name} was told to end"
-            await reign.lay_down(self._seat.ending, deadline_s=LAY_DOWN_S)
-
-    async def _reign(self, right: Right) -> AllstopError:
-        structlog.contextvars.bind_contextvars(epoch=right.epoch)
-        reign = Reign(
-            epoch=right.epoch,
-            coordinator=self._name,
-            store=Records(self._kv, right, self._options.prefix),
-            policy=self._policy,
-            check=right.check,
-        )
-        right.on_lost(lambda reason: reign.stop(Fenced(f"epoch {right.epoch} ended: {reason}")))
-        try:
-            await reign.begin()
-            self._seat.reign = reign
-            self._seat.carrier.follow(LocalUplink(self._seat.carrier, reign.hub))
-            if self._options.on_leading is not None:
-                self._options.on_leading(right.epoch)
-            return await reign.ended()
-        except (StoreError, Fenced) as error:
-            return error
-        finally:
-            self._seat.reign = None
-            await reign.close()
+        """Let go whoever is held by an action of ours."""
+        if self._replica is not None:
+            await self._replica.lay_down()
 
 
-def _log_to_stderr() -> None:
-    """Data goes to stdout, the log to stderr; whoever has set up structlog keeps their way."""
-    if structlog.is_configured():
-        return
-    people = sys.stderr.isatty()
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(
-                [structlog.dev.ConsoleRenderer()]
-                if people
-                else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-            ),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+async def _until_the_end(
+    process: _Process, stopping: asyncio.Event, etcd: EmbeddedEtcd | None
+) -> None:
+    """Run until told to stop, until etcd dies, or until the replica fails; end it in any case."""
+
+    async def told() -> None:
+        await stopping.wait()
+        await process.lay_down()
+
+    async def died() -> None:
+        if etcd is not None:
+            raise await etcd.died()
+        await asyncio.Event().wait()
+
+    await first_of(process.run(), told(), died())

@@ -10,17 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc
 import grpc.aio
 from allstop.v1 import carrier_pb2_grpc, operator_pb2_grpc, shim_pb2_grpc
 
 from coordinator.api.desk import Desk
 from coordinator.api.service import OperatorService
-from coordinator.core.errors import LinkError, SetupError
+from coordinator.core.errors import LinkError, NoLeader, SetupError
 from coordinator.link.carrier import Carrier
 from coordinator.link.hub import Hub
 from coordinator.link.options import Keepalive, server_options
 from coordinator.link.relay import RelayService
+from coordinator.link.security import NO_TLS, Tls, server_credentials
 from coordinator.link.service import NODE_LEASE_S, LinkService
+from coordinator.server.addresses import LISTEN_ADVICE
 from coordinator.server.reign import Reign
 
 STOP_GRACE_S = 1.0
@@ -37,17 +40,17 @@ class Seat:
     ending: str = ""  # why no new request is taken, while what runs is brought to an end
 
     def present(self) -> Reign:
-        """The present reign; raises LinkError while there is none."""
+        """The present reign; raises NoLeader while there is none."""
         if self.reign is None:
-            raise LinkError(
+            raise NoLeader(
                 f"no leader yet: {self.empty}", advice="try again, or ask another coordinator"
             )
         return self.reign
 
     def desk(self) -> Desk:
-        """What the operator service works with; raises LinkError also when about to end."""
+        """What the operator service works with; raises NoLeader also when about to end."""
         if self.ending:
-            raise LinkError(self.ending, advice="ask another coordinator, or start it again")
+            raise NoLeader(self.ending, advice="ask another coordinator, or start it again")
         return self.present().desk
 
     def hub(self) -> Hub:
@@ -86,10 +89,20 @@ async def start_serving(
     unix_socket: Path | None = None,
     keepalive: Keepalive | None = None,
     node_lease_s: float = NODE_LEASE_S,
+    operator: operator_pb2_grpc.OperatorServicer | None = None,
+    tls: Tls = NO_TLS,
+    shared_ports: bool = False,
 ) -> Serving:
-    """Open every address (port 0: a free one) and serve; raises SetupError naming the address."""
-    server = grpc.aio.server(options=server_options(keepalive or Keepalive()))
-    operator = OperatorService(seat.desk)
+    """Open every address (port 0: a free one) and serve; raises SetupError naming the address.
+
+    `operator` answers operators, by default the seat's reign alone. `shared_ports`: other processes
+    of ours listen on the same ports, and the kernel deals out connections among us.
+    """
+    credentials = server_credentials(tls)
+    options = dict(server_options(keepalive or Keepalive()))
+    options["grpc.so_reuseport"] = int(shared_ports)
+    server = grpc.aio.server(options=list(options.items()))
+    operator = operator or OperatorService(seat.desk)
     link = LinkService(seat.carrier, node_lease_s=node_lease_s)
     relay = RelayService(seat.hub)
     operator_pb2_grpc.add_OperatorServicer_to_server(operator, server)  # type: ignore[no-untyped-call]
@@ -97,7 +110,7 @@ async def start_serving(
     carrier_pb2_grpc.add_CarrierLinkServicer_to_server(relay, server)  # type: ignore[no-untyped-call]
     addresses = []
     for address in listen:
-        port = _bind(server, address)
+        port = _bind(server, address, credentials)
         addresses.append(f"{address.rpartition(':')[0]}:{port}")
     if unix_socket is not None:
         _make_way(unix_socket)
@@ -109,14 +122,18 @@ async def start_serving(
     return Serving(server, seat.carrier, tuple(addresses), unix_socket)
 
 
-def _bind(server: grpc.aio.Server, address: str) -> int:
-    advice = "is another coordinator running there? --listen names another address"
+def _bind(
+    server: grpc.aio.Server, address: str, credentials: grpc.ServerCredentials | None = None
+) -> int:
     try:
-        port = server.add_insecure_port(address)
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
     except RuntimeError as error:
-        raise SetupError(f"cannot listen on {address}: {error}", advice=advice) from error
+        raise SetupError(f"cannot listen on {address}: {error}", advice=LISTEN_ADVICE) from error
     if port == 0:
-        raise SetupError(f"cannot listen on {address}", advice=advice)
+        raise SetupError(f"cannot listen on {address}", advice=LISTEN_ADVICE)
     return int(port)
 
 
