@@ -1,0 +1,1 @@
+"""The simulator: real coordinators and shims under one seeded scheduler, with virtual time."""

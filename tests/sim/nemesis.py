@@ -1,0 +1,286 @@
+"""What goes wrong: faults by the seed, at any time or just when an action reaches a state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tests.sim.loop import FROZEN
+from tests.sim.machine import CAN_LIE, Machine
+from tests.sim.replica import Replica
+
+if TYPE_CHECKING:
+    from tests.sim.user import User
+    from tests.sim.world import World
+
+STORE = "etcd"
+DRIVER_ACTS = (
+    "stop", "lock", "unlock", "go_on", "dump", "cut", "put", "fetch", "restore", "create",
+    "delete", "kill", "roll_back",
+)  # fmt: skip
+HANGING_ACTS = ("dump", "put", "fetch", "restore", "unlock", "stop")
+STATES = (
+    "ADMITTING", "HOLDING", "PARKING", "DUMPING", "PERSISTING", "COMMITTING", "STOPPING",
+    "ABORTING", "FETCHING", "CLEARING", "RESTORING", "RELEASING", "FAILING",
+)  # fmt: skip
+
+
+class Nemesis:
+    """Plans some faults for a run, and takes them all back in the end."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.rng = world, world.rng
+        self.active = False
+        self.done: list[str] = []
+        self._kinds: list[Callable[[], None]] = [
+            self.freeze_replica, self.kill_replica, self.cut_replica_from_store,
+            self.freeze_store, self.kill_store, self.lose_answers, self.refuse_writes,
+            self.cut_machine, self.slow_machine, self.freeze_shim, self.kill_shim,
+            self.crash_machine, self.kill_worker, self.break_driver, self.hang_driver,
+            self.lie, self.slow_drivers, self.stick_rank, self.abort, self.end_shim,
+            self.slow_votes, self.late_commit, self.move_leader,
+        ]  # fmt: skip
+        chosen = self.rng.sample(self._kinds, self.rng.randint(2, 8))
+        self.kinds = chosen
+        self.left = self.rng.choice((0, 1, 2, 3, 5, 8))
+        self.waiting: list[tuple[str, Callable[[], None]]] = []
+
+    # -- when -------------------------------------------------------------------------------------
+
+    async def run(self, until: float) -> None:
+        """Do all faults of this run before `until`."""
+        self.active = True
+        for _ in range(self.left):
+            fault = self.rng.choice(self.kinds)
+            if self.rng.random() < 0.7:
+                self.waiting.append((self.rng.choice(STATES), fault))
+            else:
+                when = self.rng.uniform(2.0, max(3.0, until - 10.0))
+                loop = self.world.loop
+                loop.at(when, self._do, fault, context=loop.outside.context)
+        await asyncio.sleep(until - self.world.loop.now)
+        self.active = False
+
+    def on_state(self, user: User, state: str) -> None:
+        """An action has come to a state: now is the time for what waits for that."""
+        for planned in [each for each in self.waiting if each[0] == state]:
+            if self.active and self.rng.random() < 0.5:
+                self.waiting.remove(planned)
+                delay = self.rng.choice((0.0, 0.01, 0.05, 0.3, 1.0)) * self.rng.random()
+                self._later(delay, planned[1])
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        loop = self.world.loop
+        loop.at(loop.now + seconds, self._do, call, context=loop.outside.context)
+
+    def _do(self, fault: Callable[[], None]) -> None:
+        if self.active or fault not in self._kinds:
+            if fault in self._kinds:
+                self.done.append(fault.__name__)
+                self.world.note(f"fault: {fault.__name__}")
+            fault()
+
+    def _then(self, seconds: float, call: Callable[[], None]) -> None:
+        """Take a fault back; not counted as one."""
+        loop = self.world.loop
+        loop.at(loop.now + seconds, call, context=loop.outside.context)
+
+    # -- whom -------------------------------------------------------------------------------------
+
+    def _machine(self) -> Machine:
+        return self.rng.choice(list(self.world.machines.values()))
+
+    def _replica(self) -> Replica:
+        leading = [r for r in self.world.replicas.values() if r.leads]
+        if leading and self.rng.random() < 0.7:
+            return self.rng.choice(leading)
+        return self.rng.choice(list(self.world.replicas.values()))
+
+    # -- coordinators and store -------------------------------------------------------------------
+
+    def freeze_replica(self) -> None:
+        """SIGSTOP for a while, often for longer than a lease."""
+        replica = self._replica()
+        replica.freeze()
+        self._then(
+            self.rng.choice((0.5, 2.0, 4.0, 8.0, 15.0)) * self.rng.uniform(0.7, 1.3), replica.go_on
+        )
+
+    def kill_replica(self) -> None:
+        """SIGKILL."""
+        self._replica().kill()
+
+    def move_leader(self) -> None:
+        """Kill whoever leads, and again a little later."""
+        for delay in (0.0, self.rng.uniform(1.0, 9.0)):
+            self._then(delay, lambda: [r.kill() for r in self.world.replicas.values() if r.leads])
+
+    def cut_replica_from_store(self) -> None:
+        """No way to the store, or no way back."""
+        replica, ways = self._replica(), self.rng.choice(("both", "there", "back"))
+        self._cut(replica.name, STORE, ways, self.rng.uniform(1.0, 14.0))
+
+    def freeze_store(self) -> None:
+        """SIGSTOP of etcd."""
+        process = self.world.store.process
+        process.freeze()
+        self._then(self.rng.uniform(0.5, 9.0), process.go_on)
+
+    def kill_store(self) -> None:
+        """SIGKILL of etcd; it comes back over its data."""
+        self.world.kill_store(self.rng.uniform(0.5, 8.0))
+
+    def lose_answers(self) -> None:
+        """The next answers to writes are lost, though the writes are not."""
+        self.world.store.mute += self.rng.randint(1, 3)
+
+    def refuse_writes(self) -> None:
+        """No room in etcd."""
+        self.world.store.refusing = True
+        self._then(self.rng.uniform(1.0, 8.0), self._room)
+
+    def _room(self) -> None:
+        self.world.store.refusing = False
+
+    def late_commit(self) -> None:
+        """The leader's way to the store is so slow that its writes arrive in the next epoch."""
+        replica = self._replica()
+        network = self.world.network
+        for way in ((replica.name, STORE), (STORE, replica.name)):
+            network.slow[way] = self.rng.uniform(5.0, 20.0)
+        self._then(self.rng.uniform(1.0, 6.0), lambda: self._quick(replica.name, STORE))
+
+    # -- machines ---------------------------------------------------------------------------------
+
+    def _cut(self, one: str, other: str, ways: str, seconds: float) -> None:
+        network = self.world.network
+        if ways in ("both", "there"):
+            network.cut_off(one, other)
+        if ways in ("both", "back"):
+            network.cut_off(other, one)
+
+        def heal() -> None:
+            network.heal(one, other)
+            network.heal(other, one)
+            self.world.store.flush()
+
+        self._then(seconds, heal)
+
+    def _quick(self, one: str, other: str) -> None:
+        self.world.network.slow.pop((one, other), None)
+        self.world.network.slow.pop((other, one), None)
+
+    def cut_machine(self) -> None:
+        """A node loses some or all coordinators, in one direction or both."""
+        machine, ways = self._machine(), self.rng.choice(("both", "there", "back"))
+        seconds = self.rng.uniform(0.5, 14.0)
+        names = list(self.world.replicas)
+        for name in names if self.rng.random() < 0.6 else names[:1]:
+            self._cut(machine.name, name, ways, seconds)
+
+    def slow_machine(self) -> None:
+        """What a node says or hears takes long."""
+        machine = self._machine()
+        for name in self.world.replicas:
+            for way in ((machine.name, name), (name, machine.name)):
+                if self.rng.random() < 0.5:
+                    self.world.network.slow[way] = self.rng.choice((0.2, 1.0, 4.0))
+            self._then(self.rng.uniform(1.0, 10.0), lambda n=name: self._quick(machine.name, n))
+
+    def freeze_shim(self) -> None:
+        """SIGSTOP of a shim."""
+        shim = self._machine().shim
+        if shim is not None:
+            shim.freeze()
+            self.world.network.watch_silence()
+            self._then(
+                self.rng.choice((0.5, 3.0, 8.0, 25.0)) * self.rng.uniform(0.7, 1.3), shim.go_on
+            )
+
+    def kill_shim(self) -> None:
+        """SIGKILL of a shim, and of its workers with it."""
+        self._machine().kill_shim()
+
+    def end_shim(self) -> None:
+        """SIGTERM of a shim."""
+        self._machine().end_shim()
+
+    def crash_machine(self) -> None:
+        """Power fails."""
+        self._machine().crash()
+
+    def kill_worker(self) -> None:
+        """A rank dies, and its worker with it."""
+        machine = self._machine()
+        living = [t for t in machine.trees.values() if t.alive]
+        if living and machine.shim is not None and machine.shim.state != FROZEN:
+            root = self.rng.choice(living).root_pid
+            machine.shim.spawn(machine.processes.end(root, 1), "a rank dies")
+
+    # -- drivers ----------------------------------------------------------------------------------
+
+    def break_driver(self) -> None:
+        """The next act of a driver fails."""
+        self._machine().plan(self.rng.choice(DRIVER_ACTS), "fail")
+
+    def hang_driver(self) -> None:
+        """The next act of a driver takes all its time and fails."""
+        self._machine().plan(self.rng.choice(HANGING_ACTS), "hang")
+
+    def lie(self) -> None:
+        """The next dump says that it is whole."""
+        self._machine().plan("dump", f"lie {self.rng.randrange(CAN_LIE)}")
+
+    def slow_drivers(self) -> None:
+        """A node is overloaded."""
+        machine = self._machine()
+        machine.slow = self.rng.choice((2.0, 4.0, 8.0))
+        self._then(self.rng.uniform(2.0, 15.0), lambda: setattr(machine, "slow", 1.0))
+
+    def stick_rank(self) -> None:
+        """A rank takes no step for a while."""
+        until = self.world.loop.now + self.rng.uniform(1.0, 6.0)
+        for tree in self._machine().trees.values():
+            tree.stuck_until = until
+
+    def slow_votes(self) -> None:
+        """One node's word comes late, another's dump ends late, and the leader stands still."""
+        one, other = self.rng.sample(list(self.world.machines.values()), 2)
+        network, seconds = self.world.network, self.rng.uniform(3.0, 7.0)
+        for name in self.world.replicas:
+            network.slow[one.name, name] = self.rng.uniform(3.0, 8.0)
+            network.slow[name, other.name] = self.rng.uniform(1.0, 6.0)
+            for host in (one.name, other.name):
+                self._then(seconds + 4.0, lambda n=name, h=host: self._quick(h, n))
+        other.slow = self.rng.uniform(1.0, 8.0)
+        self._then(seconds + 4.0, lambda: setattr(other, "slow", 1.0))
+        for replica in self.world.replicas.values():
+            if replica.leads and self.rng.random() < 0.7:
+                self._then(self.rng.uniform(0.0, 1.0), replica.freeze)
+                self._then(seconds, replica.go_on)
+
+    def abort(self) -> None:
+        """The operator changes their mind."""
+        for user in self.world.users.values():
+            user.abort()
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Everything works again from now on."""
+        world = self.world
+        self.active = False
+        world.network.slow.clear()
+        for one, other in list(world.network.cut):
+            world.network.heal(one, other)
+        world.store.flush()
+        world.store.refusing, world.store.mute = False, 0
+        world.store.process.go_on()
+        for replica in world.replicas.values():
+            replica.go_on()
+        for machine in world.machines.values():
+            machine.planned.clear()
+            machine.slow = 1.0
+            if machine.shim is not None:
+                machine.shim.go_on()

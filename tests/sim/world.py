@@ -1,0 +1,265 @@
+"""One run: the processes, the network, the truth, and the phases from faults to healing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import grpc.aio
+
+from coordinator.core.errors import Busy
+from coordinator.core.policy import Policy
+from coordinator.store.kv import Item, Range, below
+from tests.sim import cause, clock
+from tests.sim.loop import PROCESS, Process, SimLoop
+from tests.sim.machine import Machine
+from tests.sim.nemesis import STORE, Nemesis
+from tests.sim.replica import Replica
+from tests.sim.store import StoreProcess
+from tests.sim.tree import Tree
+from tests.sim.truth import Truth
+from tests.sim.user import JobSpec, User
+from tests.sim.wire import Channel, Network
+from worker_shim.agent import leftovers, run, worker
+from worker_shim.agent.leftovers import Claim
+from worker_shim.images.fake import FakeImageStore
+
+FAULTY_S = 45.0
+QUIET_S = 25.0  # after the healing, before anything is proved
+TICK_S = 0.25
+DRIFT = 0.005  # a clock goes so much faster or slower at most
+KEPT_LINES = 400
+TEMPORARY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+POLICY = Policy(
+    attempt_s=25.0, admit_s=4.0, hold_s=2.0, park_s=3.0, dump_s=3.0, resume_s=3.0, persist_s=5.0,
+    commit_s=3.0, stop_s=3.0, undo_s=4.0, adopt_s=6.0, margin_s=1.0, restore_s=30.0, fetch_s=4.0,
+    clear_s=3.0, rebuild_s=4.0, release_s=3.0,
+)  # fmt: skip
+
+
+class World:
+    """Everything of one run; the seed decides all that chance decides."""
+
+    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+        self.seed, self.verbose = seed, verbose
+        self.rng = Random(seed)
+        self.loop = SimLoop(self.rng)
+        self.loop.set_exception_handler(self._unhandled)
+        self.policy = POLICY
+        self.directory = tempfile.mkdtemp(prefix="allstop-sim-", dir=TEMPORARY)
+        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self.digest = hashlib.blake2b(digest_size=16)
+        self.failure = ""
+        self.claims: dict[Process, list[Claim]] = {}
+        self.claimed: dict[tuple[str, str], Claim] = {}
+        self.network = Network(self.loop, self.rng)
+        self.truth = Truth(self)
+        self.images = FakeImageStore()
+        self.store = StoreProcess(
+            self.network,
+            Process(self.loop, STORE, STORE, rate=1 + self.drift()),
+            self.truth.applied,
+        )
+        self.replicas: dict[str, Replica] = {}
+        self.machines: dict[str, Machine] = {}
+        self.specs: dict[str, JobSpec] = {}
+        self.users: dict[str, User] = {}
+        self.nemesis = Nemesis(self)
+
+    # -- small things -----------------------------------------------------------------------------
+
+    def drift(self) -> float:
+        """How much faster than true time a clock goes."""
+        return self.rng.uniform(-DRIFT, DRIFT)
+
+    def note(self, text: str) -> None:
+        """A line of the trace, which is part of what a seed must bring back exactly."""
+        line = f"{self.loop.now:9.3f} {text}"
+        self.digest.update(line.encode())
+        self.lines.append(line)
+        if self.verbose:
+            print(line, flush=True)
+
+    def fail(self, why: str) -> None:
+        """The run has shown something that must not be; it ends."""
+        if not self.failure:
+            self.note(f"VIOLATION {why}")
+            self.failure = why
+            self.loop.stopped = why
+
+    def _unhandled(self, loop: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self.fail(f"unhandled: {context.get('message')}: {error!r}")
+
+    def locked(self, tree: Tree) -> bool:
+        """Whether the network of a tree is locked."""
+        return tree.name in self.machines[tree.machine].locks
+
+    def shim_frozen_s(self, name: str) -> float:
+        """How long shims of a machine were frozen, in all."""
+        machine = self.machines[name]
+        shim = machine.shim
+        if shim is None or shim.state == "dead":
+            return machine.frozen_s
+        now = self.loop.now - shim.frozen_at if shim.state == "frozen" else 0.0
+        return machine.frozen_s + shim.frozen_s + now
+
+    def leader_item(self) -> Item | None:
+        """The key of whoever leads, as the store has it."""
+        leaders = self.truth.keys.leaders
+        found = self.store.kv._find(Range(leaders, below(leaders)))
+        return min(found, key=lambda each: each.create_revision) if found else None
+
+    def name_in(self, item: Item) -> str:
+        """The leader's name in its key's value."""
+        text = item.value.decode()
+        if text.startswith("{"):
+            import json
+
+            return str(json.loads(text)["name"])
+        return text
+
+    def kill_store(self, seconds: float) -> None:
+        """The store dies and comes back over its data."""
+        if self.store.process.state == "dead":
+            return
+        self.store.process.kill()
+
+        def again() -> None:
+            self.store.restart(Process(self.loop, STORE, STORE, rate=1 + self.drift()))
+
+        self.loop.at(self.loop.now + seconds, again, context=self.loop.outside.context)
+
+    def places(self, spec: JobSpec) -> list[Machine]:
+        """Machines for a new run of a job: those that no other job's worker is on."""
+        free = [
+            m
+            for m in self.machines.values()
+            if not any(t.alive and t.job != spec.job for t in m.trees.values())
+        ]
+        own = [m for m in free if any(t.alive for t in m.trees.values())]
+        rest = [m for m in free if m not in own]
+        return (own + rest)[: spec.workers]
+
+    # -- the run ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """From the start to the end of all phases, or to the first violation."""
+        with self._patched():
+            try:
+                self.loop.run(self._phases())
+            except Exception as error:
+                self.fail(f"the simulation broke: {error!r}")
+                raise
+            finally:
+                shutil.rmtree(self.directory, ignore_errors=True)
+        if self.loop.stopped and not self.failure:
+            self.fail(self.loop.stopped)
+
+    async def _phases(self) -> None:
+        rng = self.rng
+        for number in range(rng.choice((1, 2, 2, 3))):
+            replica = Replica(self, number)
+            self.replicas[replica.name] = replica
+        jobs = rng.choice((1, 1, 1, 2))
+        workers = [rng.choice((2, 2, 3)) if jobs == 1 else 2 for _ in range(jobs)]
+        for number in range(sum(workers) + 1):
+            machine = Machine(self, number)
+            self.machines[machine.name] = machine
+        for number, count in enumerate(workers):
+            spec = JobSpec(f"job{number}", count, rng.choice((1, 2)))
+            self.specs[spec.job] = spec
+            self.users[spec.job] = User(self, spec)
+        for user in self.users.values():
+            user.launch()
+        for machine in self.machines.values():
+            if not machine.up:
+                machine.start()
+        ticking = asyncio.ensure_future(self._tick())
+        asking = [asyncio.ensure_future(user.run()) for user in self.users.values()]
+        await self.nemesis.run(FAULTY_S)
+        self.note("everything is healed")
+        self.nemesis.heal()
+        for task in asking:
+            task.cancel()
+        await asyncio.sleep(QUIET_S)
+        for user in self.users.values():
+            await user.prove_alive()
+        await asyncio.sleep(QUIET_S)
+        ticking.cancel()
+        self.truth.check_end()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S * self.rng.uniform(0.5, 1.5))
+            for job in self.specs:
+                self.truth.tick(job, self.rng.random)
+
+    # -- in the place of the kernel ---------------------------------------------------------------
+
+    def _take(self, claim: Claim, path: Path, what: str, advice: str) -> None:
+        """`flock`, by machine."""
+        process = PROCESS.get()
+        assert process is not None
+        key = (process.host, str(path))
+        if key in self.claimed:
+            raise Busy(f"another shim on this machine has {what}", advice=advice)
+        self.claimed[key] = claim
+        claim._fd, claim.sim_key = -1, key  # type: ignore[attr-defined]
+        self.claims.setdefault(process, []).append(claim)
+
+    def _release(self, claim: Claim) -> None:
+        key = getattr(claim, "sim_key", None)
+        if key is not None and self.claimed.get(key) is claim:
+            del self.claimed[key]
+
+    def _channel(self, target: str, *rest: Any, **options: Any) -> Channel:
+        return Channel(self.network, target)
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        """Put the simulation where the kernel, gRPC, chance and the clock are."""
+        chance = Random(self.seed)
+        world = self
+
+        def build(options: Any) -> Any:
+            return world.machines[options.node].drivers()
+
+        def time_now() -> float:
+            process = PROCESS.get()
+            return world.loop.now if process is None else process.clock()
+
+        patches = [
+            mock.patch.object(grpc.aio, "insecure_channel", self._channel),
+            mock.patch.object(
+                secrets, "token_hex", lambda size: f"{chance.getrandbits(8 * size):x}"
+            ),
+            mock.patch("random.uniform", chance.uniform),
+            mock.patch.object(run, "build", build),
+            mock.patch.object(worker, "kill_strays", return_value=0),
+            mock.patch.object(leftovers, "kill_strays", return_value=0),
+            mock.patch.object(leftovers, "kill_all", return_value=0),
+            mock.patch.object(Claim, "_take", lambda c, *how: world._take(c, *how)),
+            mock.patch.object(Claim, "release", lambda c: world._release(c)),
+        ]
+        clock.use(time_now)
+        cause.on_violation[:] = [self.truth.violated]
+        try:
+            for patch in patches:
+                patch.start()
+            yield
+        finally:
+            for patch in reversed(patches):
+                patch.stop()
+            clock.use(None)
