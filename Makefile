@@ -3,9 +3,11 @@ PYTHON ?= python3
 BIN    := .venv/bin
 JSON   ?=
 ARGS   ?=
+MINUTES ?= 10
+SEED   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check proto check-proto tools bench clean
+.PHONY: help demo test check proto check-proto tools bench chaos clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -37,6 +39,9 @@ check-proto: .venv/.stamp
 	@new=$$(mktemp -d) && trap 'rm -rf "$$new"' EXIT && $(call generate,"$$new") && \
 	diff -r -x '*.proto' -x '__init__.py' -x __pycache__ -x py.typed "$$new/allstop" proto/allstop || \
 	{ echo 'proto/: generated code differs, run `make proto`' >&2; exit 1; }
+
+chaos: .venv/.stamp tools ## kill, freeze and cut off everything while a real job is saved and restored (root)
+	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coordination alone
 	@$(BIN)/python -m bench $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)

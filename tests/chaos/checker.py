@@ -33,6 +33,7 @@ CLASSES: dict[Kind, Any] = {
     Kind.SNAPSHOT: Snapshot,
     Kind.WORKER: WorkerRecord,
 }
+LOCK_LATE_NS = 300_000_000  # nft's monitor tells a moment later than it happens
 ENDED_ATTEMPT = (AttemptState.COMMITTED, AttemptState.ABORTED)
 ENDED_RESTORE = (RestoreState.RUNNING, RestoreState.FAILED)
 
@@ -211,6 +212,7 @@ def every_step_is_the_same(seen: Seen) -> Iterator[str]:
 
 def nobody_moved_in_a_cut(seen: Seen) -> Iterator[str]:
     """Invariant 2: from the first dump of a cut to the end of the last one all stood, locked."""
+    workers = finals(seen, WorkerRecord)
     for snapshot in finals(seen, Snapshot).values():
         name = f"snapshot {snapshot.snapshot}"
         begun = {
@@ -218,7 +220,12 @@ def nobody_moved_in_a_cut(seen: Seen) -> Iterator[str]:
             for dump in seen.dumps
             if dump.word == "begins" and dump.verb == "dump" and dump.place[0] == snapshot.snapshot
         }
-        if sorted(begun) != list(range(len(begun))) or not begun:
+        members = {
+            record.worker
+            for key, record in workers.items()
+            if KEYS.place(key).identity == snapshot.snapshot
+        }
+        if set(begun) != members:
             yield f"{name} was committed with dumps of workers {sorted(begun)}"
             continue
         first = min(dump.unix_ns for dump in begun.values())
@@ -240,8 +247,9 @@ def _locked(
     """The worker's network was locked all the time."""
     table = table_of(worker)
     own = [lock for lock in seen.locks if (lock.node, lock.table) == (node, table)]
-    before = [lock for lock in own if lock.unix_ns <= since_ns + LOCK_LATE_NS]
-    if not before or not before[-1].added:
+    added = [lock.unix_ns for lock in own if lock.added and lock.unix_ns <= since_ns + LOCK_LATE_NS]
+    gone = [lock.unix_ns for lock in own if not lock.added and lock.unix_ns <= since_ns]
+    if not added or max(gone, default=0) > max(added):
         yield f"{name}: the network of {worker} was not locked on {node} when its dump began"
     for lock in own:
         if not lock.added and since_ns < lock.unix_ns < until_ns:
@@ -250,9 +258,6 @@ def _locked(
                 f"{name}: the network of {worker} was unlocked on {node} {early_ms} ms before "
                 "the last dump ended"
             )
-
-
-LOCK_LATE_NS = 300_000_000  # nft's monitor tells a moment later than it happens
 
 
 def nobody_obeys_the_past(seen: Seen) -> Iterator[str]:

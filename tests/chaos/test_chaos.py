@@ -1,0 +1,104 @@
+"""A short run of chaos, whole; and one that is interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.criu,
+    pytest.mark.etcd,
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+
+CHAOS = [sys.executable, "-m", "tests.chaos"]
+ROOT = Path(__file__).resolve().parents[2]
+ENDS_S_MAX = 30.0
+MINUTES = "0.75"
+FIELDS = {
+    *("attempts", "committed", "aborted", "faults_injected", "kinds", "restores"),
+    *("violations", "jobs_hurt"),
+}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where the run puts its directory: sockets want short paths."""
+    with tempfile.TemporaryDirectory(prefix="allstop-test-", dir="/var/tmp") as directory:
+        yield Path(directory)
+
+
+def start(place: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*CHAOS, *options],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "ALLSTOP_CHAOS_DIRECTORY": str(place),
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def traces() -> dict[str, Any]:
+    """What a run must not leave behind, as this machine shows it now."""
+    found = set()
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            try:
+                words = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"allstop-chaos-" in words:
+                found.add(process.name)
+    return {"processes": found, "mounts": Path("/proc/self/mounts").read_text()}
+
+
+def test_a_short_run(place: Path, seed: int) -> None:
+    before = traces()
+    run = start(place, "--minutes", MINUTES, "--seed", str(seed))
+    out, err = run.communicate()
+    assert run.returncode == 0, f"{err[-12000:]}\n{out[-2000:]}"
+    summary: dict[str, Any] = json.loads(out.splitlines()[-1])
+    assert summary.keys() >= FIELDS
+    assert (summary["violations"], summary["jobs_hurt"]) == (0, 0), err[-12000:]
+    assert summary["committed"] == summary["verified"] >= 2
+    assert summary["faults_injected"] == sum(summary["kinds"].values()) > 0
+    assert summary["steps_compared"] > 100
+    assert not list(place.iterdir()), "the run left files"
+    assert traces() == before
+
+
+def test_interrupted_it_leaves_nothing(place: Path) -> None:
+    before = traces()
+    run = start(place, "--minutes", "5", "--seed", "1")
+    assert run.stderr is not None
+    for line in run.stderr:
+        if "DUMPING" in line:
+            break
+    else:
+        pytest.fail("it never came to a dump")
+    began = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=ENDS_S_MAX)
+    assert time.monotonic() - began < ENDS_S_MAX
+    assert run.returncode == 130
+    assert not list(place.iterdir()), "the run left files"
+    assert traces() == before

@@ -1,0 +1,249 @@
+"""Every check of the checker finds what it is for, and nothing in a sound history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from coordinator.codec import encode
+from coordinator.core.model import (
+    AttemptRecord,
+    AttemptState,
+    Cut,
+    Failure,
+    Plan,
+    RankState,
+    RestoreRecord,
+    RestoreState,
+    Snapshot,
+    WorkerRecord,
+)
+from coordinator.core.snapshot import digest_of
+from coordinator.store.keys import Keys
+from coordinator.store.kv import Event, Item
+from tests.chaos.checker import check
+from tests.chaos.seen import Dump, Lock, Seen
+from tests.chaos.steps import Step
+from worker_shim.network.ruleset import table_of
+
+KEYS = Keys()
+JOB, FIRST, SECOND, RESTORE = "digits", "one", "two", "back"
+RANKS = (0, 1)
+MS = 1_000_000
+NODES = ("n0", "n1")
+
+
+def attempt(name: str, state: AttemptState, epoch: int) -> AttemptRecord:
+    return AttemptRecord(
+        attempt=name, job=JOB, state=state, epoch=epoch, incarnation=1, cut=Cut.STEP, stop=False,
+        target=0, deadline_s=60.0, requested_unix_s=0.0, reason="it is so",
+    )  # fmt: skip
+
+
+def worker(name: str, number: int, step: int) -> WorkerRecord:
+    return WorkerRecord(
+        job=JOB, worker=number, node=NODES[number], address="", root_pid=1, highest_pid=1,
+        ranks=(RankState(number, 0, 1, step),), image_bytes=1, memory_bytes=1,
+        manifest=f"{JOB}/{name}/{number}", manifest_digest=f"{name}{number}", connections=(),
+        programs=(), architecture="", cpu_flags=(), kernel="", criu_version="", store="",
+        held_ms=0, dump_ms=0,
+    )  # fmt: skip
+
+
+def snapshot(name: str, step: int, epoch: int) -> Snapshot:
+    workers = [worker(name, rank, step) for rank in RANKS]
+    return Snapshot(
+        snapshot=name, job=JOB, epoch=epoch, incarnation=1, world_size=2, step=step,
+        cut=Cut.STEP, workers=(), image_bytes=2, digest=digest_of(workers), committed_unix_s=0.0,
+    )  # fmt: skip
+
+
+def restore(state: RestoreState, epoch: int) -> RestoreRecord:
+    return RestoreRecord(
+        restore=RESTORE, job=JOB, snapshot=FIRST, state=state, epoch=epoch, incarnation=2,
+        plan=Plan(JOB, FIRST, (), ()), deadline_s=60.0, requested_unix_s=0.0, reason="it is so",
+    )  # fmt: skip
+
+
+class Etcd:
+    """Puts and deletes, one revision each transaction, beginning at 2 as etcd does."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.revision = 1
+        self.created: dict[str, int] = {}
+
+    def put(self, *pairs: tuple[str, bytes]) -> int:
+        self.revision += 1
+        for key, value in pairs:
+            created = self.created.setdefault(key, self.revision)
+            item = Item(key, value, created, self.revision)
+            self.events.append(Event(self.revision, key, item))
+        return self.revision
+
+    def delete(self, key: str) -> None:
+        self.revision += 1
+        self.created.pop(key)
+        self.events.append(Event(self.revision, key, None))
+
+    def attempt(self, name: str, state: AttemptState, epoch: int, **more: Any) -> None:
+        record = replace(attempt(name, state, epoch), **more)
+        self.put((KEYS.attempt(JOB, name), encode(record)))
+
+    def commit(self, name: str, step: int, epoch: int) -> None:
+        for rank in RANKS:
+            self.put((KEYS.worker(JOB, name, rank), encode(worker(name, rank, step))))
+        self.put(
+            (KEYS.snapshot(JOB, name), encode(snapshot(name, step, epoch))),
+            (KEYS.latest(JOB), name.encode()),
+            (KEYS.attempt(JOB, name), encode(attempt(name, AttemptState.COMMITTED, epoch))),
+        )
+
+
+def sound() -> Seen:
+    """Two leaders; a snapshot at step 3 and one at step 6, and the first one restored."""
+    etcd = Etcd()
+    first = etcd.put((KEYS.leader(7), b"c0"))
+    etcd.put((KEYS.leader(8), b"c1"))
+    etcd.attempt(FIRST, AttemptState.ADMITTING, first)
+    etcd.commit(FIRST, 3, first)
+    etcd.delete(KEYS.leader(7))
+    second = etcd.created[KEYS.leader(8)]
+    etcd.attempt(SECOND, AttemptState.ADMITTING, second)
+    etcd.commit(SECOND, 6, second)
+    etcd.attempt("failed", AttemptState.ABORTED, second, failure=Failure("DriverError", "criu"))
+    etcd.put((KEYS.restore(JOB, RESTORE), encode(restore(RestoreState.RUNNING, second))))
+    lives = [(1, step) for step in range(1, 9)] + [(2, step) for step in range(3, 6)]
+    return Seen(
+        etcd=etcd.events,
+        steps={
+            rank: [
+                Step((at + 1) * 100 * MS + rank, life, NODES[rank], rank, step, f"{rank}.{step}")
+                for at, (life, step) in enumerate(lives)
+            ]
+            for rank in RANKS
+        },
+        dumps=[dump(FIRST, rank, 210) for rank in RANKS] + [dump(SECOND, r, 510) for r in RANKS],
+        locks=[
+            Lock(at * MS, NODES[rank], added, table_of(f"{JOB}/{rank}"))
+            for at, added in ((205, True), (280, False), (505, True), (580, False))
+            for rank in RANKS
+        ],
+        dump_s={(name, rank): 0.05 for name in (FIRST, SECOND) for rank in RANKS},
+        undisturbed={(rank, step): f"{rank}.{step}" for rank in RANKS for step in range(1, 20)},
+    )  # fmt: skip
+
+
+def dump(name: str, rank: int, at_ms: int) -> Dump:
+    place = f"/run/allstop-staging/{JOB}/{rank}/{name}/images"
+    return Dump(at_ms * MS, NODES[rank], "begins", "dump", place)
+
+
+def test_a_sound_history_has_no_faults() -> None:
+    assert check(sound()) == []
+
+
+def changed(seen: Seen, find: Callable[[Event], bool], value: bytes | None) -> None:
+    """Another value (or none) for the last event that fits."""
+    at = max(number for number, event in enumerate(seen.etcd) if find(event))
+    event = seen.etcd[at]
+    assert event.item is not None
+    item = None if value is None else replace(event.item, value=value)
+    seen.etcd = [*seen.etcd[:at], replace(event, item=item), *seen.etcd[at + 1 :]]
+
+
+def without(seen: Seen, find: Callable[[Event], bool]) -> None:
+    """The history as if that had never been written."""
+    seen.etcd = [event for event in seen.etcd if not find(event)]
+
+
+def late_latest(seen: Seen) -> None:
+    revision = max(event.revision for event in seen.etcd) + 1
+    item = Item(KEYS.latest(JOB), FIRST.encode(), 1, revision)
+    seen.etcd = [*seen.etcd, Event(revision, item.key, item)]
+
+
+def move_lock(seen: Seen, at_ms: int, to_ms: int) -> None:
+    """What n0's network did at that time it did at another one."""
+    moved = [
+        replace(lock, unix_ns=to_ms * MS)
+        if (lock.node, lock.unix_ns) == ("n0", at_ms * MS)
+        else lock
+        for lock in seen.locks
+    ]
+    seen.locks = sorted(moved, key=lambda lock: lock.unix_ns)
+
+
+def with_steps(seen: Seen, rank: int, change: Callable[[list[Step]], list[Step]]) -> None:
+    seen.steps = {**seen.steps, rank: change(list(seen.steps[rank]))}
+
+
+def left_open(seen: Seen) -> None:
+    record = attempt("failed", AttemptState.DUMPING, 3)
+    changed(seen, lambda event: event.key == KEYS.attempt(JOB, "failed"), encode(record))
+
+
+def unnamed(seen: Seen) -> None:
+    failure = Failure("DeadlinePassed", "somebody was slow")
+    record = replace(attempt("failed", AttemptState.ABORTED, 3), failure=failure)
+    changed(seen, lambda event: event.key == KEYS.attempt(JOB, "failed"), encode(record))
+
+
+BREAKS: dict[str, Callable[[Seen], None]] = {
+    "not its digest's": lambda seen: without(
+        seen, lambda event: event.key == KEYS.worker(JOB, SECOND, 1)
+    ),
+    "its ranks are at": lambda seen: changed(
+        seen,
+        lambda event: event.key == KEYS.worker(JOB, SECOND, 1),
+        encode(worker(SECOND, 1, 5)),
+    ),
+    "without becoming latest": lambda seen: without(
+        seen, lambda event: event.item is not None and event.item.value == SECOND.encode()
+    ),
+    "its snapshot is not there": lambda seen: without(
+        seen, lambda event: event.key == KEYS.snapshot(JOB, SECOND)
+    ),
+    "latest of digits went back": late_latest,
+    "the leader was 3": lambda seen: changed(
+        seen,
+        lambda event: event.key == KEYS.restore(JOB, RESTORE),
+        encode(restore(RestoreState.RUNNING, 2)),
+    ),
+    "was left DUMPING": left_open,
+    "does not name for whom": unnamed,
+    "made step 8": lambda seen: with_steps(
+        seen, 0, lambda own: [*own[:6], *own[7:]]
+    ),
+    "made step 6 (incarnation 1": lambda seen: with_steps(
+        seen, 1, lambda own: [*own, replace(own[5], unix_ns=own[-1].unix_ns + 1)]
+    ),
+    "restored was one": lambda seen: with_steps(
+        seen, 1, lambda own: [step for step in own if (step.incarnation, step.step) != (2, 3)]
+    ),
+    "have other bits": lambda seen: with_steps(
+        seen, 1, lambda own: [*own[:-1], replace(own[-1], digest="x")]
+    ),
+    "between the first and the last dump": lambda seen: with_steps(
+        seen, 0, lambda own: [*own[:2], replace(own[2], unix_ns=230 * MS), *own[3:]]
+    ),
+    "with dumps of workers [0]": lambda seen: setattr(seen, "dumps", [
+        dump for dump in seen.dumps if dump.place != (SECOND, 1)
+    ]),
+    "was unlocked on n0": lambda seen: move_lock(seen, 280, 240),
+    "was not locked on n0": lambda seen: move_lock(seen, 505, 999),
+    "to a leader of epoch": lambda seen: setattr(
+        seen, "ghosts", ["n1 sent result to a leader of epoch 1"]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", BREAKS)
+def test_what_is_wrong_is_found(words: str) -> None:
+    seen = sound()
+    BREAKS[words](seen)
+    found = check(seen)
+    assert any(words in sentence for sentence in found), found
