@@ -156,7 +156,12 @@ class Worker:
             cwd=spec.cwd,
             log=self.directory / LOG,
         )
-        self.adopt(await self.drivers.process.launch(launch, deadline_s=LAUNCH_S_MAX), FRESH)
+        try:
+            root_pid = await self.drivers.process.launch(launch, deadline_s=LAUNCH_S_MAX)
+        except DriverError as error:
+            where = self.where
+            raise error.at(job=where.job, worker=where.worker, node=where.node) from None
+        self.adopt(root_pid, FRESH)
         self.state = "running"
         return notes
 

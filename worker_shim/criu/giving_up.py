@@ -37,7 +37,13 @@ STOP_S = 2.0  # a CRIU in the middle of a write does not stop before that has en
 UNTRACED_S = 2.0
 
 # A refused write also sends SIGXFSZ, which would kill CRIU; what is ignored stays so over exec.
-REFUSABLE = ("/bin/sh", "-c", 'trap "" XFSZ; exec "$@"', "sh")
+# A kernel in want of memory shall end the job's biggest process, as it would without us, and not
+# the small CRIU that holds all of them: killed while it lets go it takes the whole tree with it.
+REFUSABLE = (
+    *("/bin/sh", "-c"),
+    'trap "" XFSZ; echo -1000 2>/dev/null >/proc/self/oom_score_adj; exec "$@"',
+    "sh",
+)
 
 
 async def run_or_give_up(

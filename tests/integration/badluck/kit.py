@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +92,8 @@ class Pair:
     lab: Lab
     root: Path
     criu: str
+    policy: Sequence[str] = POLICY
+    env: Mapping[str, str] = field(default_factory=dict)  # of the shims beside workers, and theirs
     deployment: Deployment = field(init=False)
     client: OperatorClient = field(init=False)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -106,7 +108,7 @@ class Pair:
         """Start everything and wait until every rank steps."""
         for name in ("tell", "said", "steps", "criu"):
             (self.shared / name).mkdir(parents=True)
-        self.deployment.start_control_plane(*POLICY)
+        self.deployment.start_control_plane(*self.policy)
         for node in NODES:
             self.start_worker(node)
         for name in spares:
@@ -132,6 +134,7 @@ class Pair:
             workers=len(NODES),
             worker=worker,
             argv=[*argv, str(self.shared)],
+            env=self.env,
         )
 
     def start_spare(self, node: str) -> None:

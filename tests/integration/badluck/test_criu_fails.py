@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core.errors import DriverError
 from lab.deployment import allstop
-from tests.integration.badluck.kit import JOB, NODES, Action, Pair
+from tests.integration.badluck.kit import JOB, NODES, Action, Pair, until
 
 pytestmark = [
     pytest.mark.root,
@@ -28,7 +28,6 @@ OWN_WORDS = "Unknown shit 600 (anon_inode:[made-up])"
     [
         ("says", (SAID, OWN_WORDS)),
         ("dies", ("SIGKILL",)),
-        ("killed", ("SIGKILL",)),
         ("full", ("criu cannot dump",)),
     ],
 )
@@ -51,6 +50,33 @@ async def test_criu_fails_on_one_node(pair: Pair, how: str, words: tuple[str, ..
     for word in words:
         assert word in shown.stdout, shown.stdout
     await pair.went_on(failure)
+
+
+async def test_criu_is_killed_while_it_holds_the_tree(pair: Pair) -> None:
+    """What it held goes on, or has died of it (ADR 2) and is named; nobody else comes to harm."""
+    taken = await pair.snapshot()
+    pair.tell_criu("n1", "killed")
+    attempt = pair.checkpoint()
+    failure = await attempt.failed()
+    where = failure.where
+    assert (where.worker, where.node) == (1, "n1"), failure.to_fields()
+    await pair.aborted(attempt.events[0].action, "SIGKILL")
+    await pair.nothing_left()
+    before = pair.steps()
+
+    async def decided() -> bool:
+        view = await pair.job()
+        ahead = all(now > before[rank] for rank, now in pair.steps().items())
+        return ahead or (view is not None and view.state == "exited")
+
+    await until("that the job goes on, or is said to have ended", decided)
+    view = await pair.job()
+    assert view is not None
+    if view.state == "exited":
+        assert "lost a peer" in pair.deployment.log("n0").read_text()  # it ran, and saw it
+        pair.behave()
+        await pair.restore(taken.snapshot)
+    await pair.went_on()
 
 
 async def test_criu_cannot_restore_on_one_node(pair: Pair) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -34,3 +37,17 @@ async def test_repair_mode_is_left_also_when_the_wait_before_it_is_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await giving
     assert left == [pids]
+
+
+CAP_SYS_RESOURCE = 24
+
+
+def test_criu_is_not_what_a_kernel_in_want_of_memory_ends() -> None:
+    """Where we may say so; elsewhere nothing changes and nothing is printed."""
+    effective = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
+    assert effective is not None
+    may = int(effective.group(1), 16) >> CAP_SYS_RESOURCE & 1
+    wanted = "-1000\n" if may else Path("/proc/self/oom_score_adj").read_text()
+    line = [*giving_up.REFUSABLE, "cat", "/proc/self/oom_score_adj"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True)
+    assert (done.stdout, done.stderr) == (wanted, "")

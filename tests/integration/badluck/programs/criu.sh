@@ -9,12 +9,23 @@ directory() {
     done
 }
 read -r word seconds 2>/dev/null <"$tell" || word=
+wait_for_other_word() { # at most 20 s
+    tries=400
+    while [ "$(cat "$tell")" = "$word" ] && [ $tries -gt 0 ]; do
+        sleep 0.05
+        tries=$((tries - 1))
+    done
+}
 case "$1/$word" in
 dump/*) ;;
 restore/missing)
     echo '(00.012345) Error (criu/files-reg.c:2278): Can'"'"'t open file made/up on restore: No such file or directory' \
         >"$(directory "$@")/restore.log"
     exit 1
+    ;;
+restore/wait-restore)
+    wait_for_other_word
+    exec "$criu" "$@"
     ;;
 *) exec "$criu" "$@" ;;
 esac
@@ -41,5 +52,6 @@ hangs)
     wait
     ;;
 slow) sleep "$seconds" ;;
+wait) wait_for_other_word ;;
 esac
 exec "$criu" "$@"

@@ -9,6 +9,8 @@ Told by the file SHARED/tell/RANK, read at every step between the exchange and `
     open KIND…     open these and keep them until the file is gone; see ODD
     uring          write what io_uring_setup answers to SHARED/said/RANK
     exit CODE      end at once
+
+With PAIR_LOOSE in the environment a rank that is lost costs the others nothing: they step on.
 """
 
 import ctypes
@@ -24,6 +26,8 @@ PORT = 7600
 STEP_S = 0.02
 CONNECT_S = 60.0
 COUNT = struct.Struct("!Q")
+LOST = -1
+LOOSE = "PAIR_LOOSE" in os.environ
 SYS_IO_URING_SETUP, SYS_PIDFD_OPEN, SYS_PIDFD_GETFD = 425, 434, 438
 SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
 
@@ -107,22 +111,41 @@ class Rank:
     def exchange(self, at: int) -> None:
         """Everyone tells rank 0 which step this is, and rank 0 tells everyone."""
         if self.number != 0:
-            self.peers[0].sendall(COUNT.pack(at))
-        for peer in self.peers:
+            self.send(at)
+        for peer in tuple(self.peers):
             told = self.receive(peer, at)
-            if told != at:
+            if told not in (at, LOST):
                 sys.exit(f"rank {self.number} is at step {at} and was told {told}")
         if self.number == 0:
-            for peer in self.peers:
+            self.send(at)
+
+    def send(self, at: int) -> None:
+        """Tell every peer."""
+        for peer in tuple(self.peers):
+            try:
                 peer.sendall(COUNT.pack(at))
+            except OSError:
+                self.lose(peer, at)
+
+    def lose(self, peer: socket.socket, at: int) -> None:
+        """A peer is gone: the end, unless this job is loose."""
+        if not LOOSE:
+            sys.exit(f"rank {self.number} lost a peer at step {at}")
+        peer.close()
+        if peer in self.peers:
+            self.peers.remove(peer)
 
     def receive(self, peer: socket.socket, at: int) -> int:
-        """The other's step."""
+        """The other's step; LOST when it is gone."""
         data = b""
         while len(data) < COUNT.size:
-            part = peer.recv(COUNT.size - len(data))
+            try:
+                part = peer.recv(COUNT.size - len(data))
+            except ConnectionError:
+                part = b""
             if not part:
-                sys.exit(f"rank {self.number} lost a peer at step {at}")
+                self.lose(peer, at)
+                return LOST
             data += part
         return int(COUNT.unpack(data)[0])
 
@@ -178,7 +201,7 @@ def connect(host: str) -> socket.socket:
 
 
 def worker(number: int, ranks: int, hosts: str, shared: str) -> int:
-    """Start this node's ranks; when one ends, end the others, as torchrun does."""
+    """Start this node's ranks; when one ends (of a loose job: the last) end the others."""
     size = ranks * len(hosts.split(","))
     started = [
         subprocess.Popen(
@@ -193,7 +216,8 @@ def worker(number: int, ranks: int, hosts: str, shared: str) -> int:
         )
         for local in range(ranks)
     ]
-    _, status = os.wait()
+    for _ in range(ranks if LOOSE else 1):
+        _, status = os.wait()
     for child in started:
         child.kill()
         child.wait()
