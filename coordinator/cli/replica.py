@@ -41,6 +41,19 @@ def replica_options(function: Function) -> Function:
                 "--listen", multiple=True, default=(f"127.0.0.1:{DEFAULT_PORT}",), metavar="ADDR",
                 show_default=True, help="host:port for shims and operators, may be repeated.",
             ),
+            option(
+                "--advertise", default="", metavar="HOST[:PORT]",
+                help="How other coordinators reach this one.  [default: the first --listen]",
+            ),
+            option(
+                "--fronts", type=click.IntRange(0, 64), default=0, metavar="N",
+                help="Processes that carry shims in place of this one, for thousands of them.",
+            ),
+            option(
+                "--peer", default="", metavar="ADDR",
+                help="With --fronts: what this one itself listens on, for the carriers of others."
+                "  [default: a free port]",
+            ),
             directory("--state-dir", help="[default: ~/.local/state/allstop]"),
             option("--name", default="", help="Of this replica.  [default: host name and pid]"),
             file("--etcd-ca", "Authorities for etcd's certificate, PEM."),
@@ -89,6 +102,10 @@ def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> 
     options = CoordinatorOptions(
         listen=tuple(replica["listen"]),
         unix_socket=state / SOCKET_NAME,
+        advertise=replica["advertise"],
+        fronts=replica["fronts"],
+        peer=replica["peer"],
+        tls=output.tls,
         etcd=endpoints,
         etcd_ca=replica["etcd_ca"],
         etcd_certificate=replica["etcd_cert"],

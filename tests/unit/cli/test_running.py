@@ -14,6 +14,7 @@ import coordinator.server.run
 import worker_shim.agent.run
 from coordinator.cli.main import main
 from coordinator.core.errors import SetupError
+from coordinator.link.security import Tls
 from coordinator.server.run import CoordinatorOptions
 from worker_shim.agent.options import STAGING_DIRECTORY, ShimOptions, WorkerSpec
 from worker_shim.process import namespace
@@ -66,10 +67,35 @@ def test_an_etcd_elsewhere(plane: Callable[..., CoordinatorOptions], tmp_path: P
         assert options.unix_socket == tmp_path / "other" / "allstop.sock"
 
 
+def test_fronts_and_how_others_reach_it(plane: Callable[..., CoordinatorOptions]) -> None:
+    options = plane(
+        "coordinator", "--etcd", "a:1", "--listen", "0.0.0.0:7411", "--advertise", "10.0.0.9",
+        "--fronts", "4", "--peer", "0.0.0.0:7412",
+    )  # fmt: skip
+    assert (options.fronts, options.peer) == (4, "0.0.0.0:7412")
+    assert options.advertise == "10.0.0.9"
+    assert not options.tls.wanted
+
+
+def test_tls_before_and_after_the_verb_and_from_the_environment(
+    plane: Callable[..., CoordinatorOptions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Path(__file__)
+    monkeypatch.setenv("ALLSTOP_TLS_CA", str(here))
+    options = plane(
+        "--tls-server-name", "other", "--tls-cert", str(here.parent / "conftest.py"),
+        "coordinator", "--etcd", "a:1", "--tls-cert", str(here), "--tls-key", str(here),
+    )  # fmt: skip
+    assert options.tls == Tls(here, here, here, "other")
+
+
 @pytest.mark.parametrize(
     "line",
     [
         ("coordinator",),
+        ("coordinator", "--etcd", "a:1", "--fronts", "65"),
+        ("up", "--tls-ca", "/no/such/file"),
+        ("jobs", "--tls-ca", "/no/such/file"),
         ("up", "--policy", "dump_s"),
         ("up", "--policy", "dump_s=soon"),
         ("up", "--policy", "journal_limit=1.5"),
