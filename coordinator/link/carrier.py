@@ -168,7 +168,8 @@ class Carrier:
 
         An older stream of the node is lost first, even when the shim has just dialled again and
         the old connection is not known to be dead: what was on its wire may be lost. Raises
-        NoLeader while nobody is followed, and Fenced when a newer leader has spoken to this shim.
+        NoLeader while nobody is followed, and Fenced when a newer leader has spoken to this shim,
+        or when this is the older of two streams.
         """
         facts = wire.facts_of(hello.facts)
         where = Where(node=facts.node)
@@ -178,6 +179,8 @@ class Carrier:
         self._require_past(hello, uplink, where)
         older = self._streams.get(facts.node)
         if older is not None:
+            if wire.is_older(hello, older.session, older.hello):
+                raise Fenced("a newer stream of this shim is open", where=where)
             self.lose(older, Fenced("another stream of this node was opened", where=where))
         self._opened += 1
         stream = ShimStream(
@@ -185,7 +188,7 @@ class Carrier:
         )
         stream.welcome(self._welcome(uplink), uplink.check)
         self._streams[facts.node] = stream
-        self._number(stream)
+        self._number(stream, hello)
         self._gathering.hello(stream.attachment, hello)
         log.info("shim attached", node=facts.node, session=hello.session, address=facts.address)
         return stream
@@ -238,7 +241,7 @@ class Carrier:
         if self._uplink is None or stream.hellos_due:
             return  # it answers a leader that is not followed any more
         self._require_past(hello, self._uplink, where)
-        self._number(stream)
+        self._number(stream, hello)
         self._gathering.hello(stream.attachment, hello, stream.number)
 
     def _require_past(self, hello: shim_pb2.Hello, uplink: Uplink, where: Where) -> None:
@@ -250,8 +253,9 @@ class Carrier:
                 advice="dial the newer coordinator",
             )
 
-    def _number(self, stream: ShimStream) -> None:
+    def _number(self, stream: ShimStream, hello: shim_pb2.Hello) -> None:
         """Each Hello that is passed on begins an attachment of its own."""
+        stream.hello = hello.number
         self._attachment += 1
         stream.attachment = self._attachment
         self._attached[self._attachment] = stream

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +22,7 @@ log = structlog.get_logger(__name__)
 
 REPORT_INTERVAL_MS = 1_000
 QUESTION_DEADLINE_S = 1.0
+HELLOS_MAX = 100_000
 
 
 @dataclass(eq=False)
@@ -79,6 +81,7 @@ class Hub:
         self._progressed = progressed
         self._branches: dict[Branch, None] = {}
         self._places: dict[str, Place] = {}
+        self._hellos: OrderedDict[str, tuple[str, int]] = OrderedDict()  # node -> its last Hello
         self._questions: dict[tuple[int, str], asyncio.Future[NodeFacts]] = {}
         self._question = 0
         self._flushing: asyncio.Handle | None = None
@@ -176,12 +179,21 @@ class Hub:
             log.warning("unknown message of a newer shim ignored", node=place.node)
 
     def _attach(self, branch: Branch, attachment: int, hello: shim_pb2.Hello) -> None:
-        """A node is behind this carrier now; wherever it was before, it is lost there first."""
+        """A node is behind this carrier now; wherever it was before, it is lost there first.
+
+        A Hello that was overtaken by a later one of the same shim, on another way, is not heard.
+        """
         facts = wire.facts_of(hello.facts)
         workers = wire.workers_of(hello.workers)
+        where = Where(node=facts.node)
+        if wire.is_older(hello, *self._hellos.get(facts.node, ("", 0))):
+            raise Fenced("a newer stream of this shim was opened", where=where)
+        self._hellos[facts.node] = (hello.session, hello.number)
+        if len(self._hellos) > HELLOS_MAX:
+            self._hellos.popitem(last=False)
         older = self._places.get(facts.node)
         if older is not None:
-            why = Fenced("another stream of this node was opened", where=Where(node=facts.node))
+            why = Fenced("another stream of this node was opened", where=where)
             self._dismiss(older.branch, older.attachment, why)
         place = Place(facts.node, hello.session, branch, attachment)
         self._places[facts.node] = branch.places[attachment] = place

@@ -127,6 +127,7 @@ class ShimStream:
         self.node = node
         self.session = session
         self.number = number
+        self.hello = 0  # the shim's own number of its last Hello
         self.attachment = 0
         self.hellos_due = 0  # Welcomes that the shim has not answered yet
         self.welcomed = False  # a Welcome went out: the shim answers every further one with Hello

@@ -175,6 +175,15 @@ def workers_of(messages: Iterable[records_pb2.WorkerState]) -> tuple[WorkerState
     return tuple(from_proto(message, WorkerState) for message in messages)
 
 
+def is_older(hello: shim_pb2.Hello, session: str, number: int) -> bool:
+    """Whether a Hello was said before Hello `number` of `session`.
+
+    Two streams of one shim can come to us in either order. Of two shim processes that follow each
+    other it is not known: what comes later counts, and the stream of the dead one is lost soon.
+    """
+    return hello.session == session and hello.number < number
+
+
 def check_report(node: str, report: shim_pb2.Report) -> None:
     """Raise BadRequest for names that cannot be, and for facts of another node: a broken shim's."""
     for worker in report.workers:

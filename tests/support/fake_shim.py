@@ -71,6 +71,7 @@ class FakeShim:
         self.fenced: list[shim_pb2.Fenced] = []
         self.restored: set[str] = set()  # by these restores
         self.epoch = 0
+        self.hellos = 0
         self.ended: str | None = None
         self.ranks = ranks
         self.workers: dict[tuple[str, int], WorkerState] = {}
@@ -143,11 +144,13 @@ class FakeShim:
 
     def hello(self) -> shim_pb2.Hello:
         """How this shim is now."""
+        self.hellos += 1
         return shim_pb2.Hello(
             facts=to_proto(self.facts),
             highest_epoch=self.epoch,
             workers=[to_proto(worker) for worker in self.workers.values()],
             session=self.session,
+            number=self.hellos,
         )
 
     async def leave(self, *, goodbye: bool = True) -> None:

@@ -49,6 +49,7 @@ class Agent:
         self._changed = asyncio.Event()
         self._pulse = asyncio.Event()
         self._told: NodeFacts | None = None
+        self._hellos = 0
         self._interval_s = REPORT_INTERVAL_S
         self._progressed: dict[tuple[str, int, str], float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,10 +99,15 @@ class Agent:
     # -- what a stream brings ----------------------------------------------------------------------
 
     def hello(self) -> shim_pb2.ShimMessage:
-        """The first message of a new stream."""
+        """What a leader hears first, on a new stream or after its Welcome on a standing one."""
         self._told = self._probe.refresh()
+        self._hellos += 1
         return wire.hello_message(
-            self._told, self.states(), highest_epoch=self._fence.highest, session=self.session
+            self._told,
+            self.states(),
+            highest_epoch=self._fence.highest,
+            session=self.session,
+            number=self._hellos,
         )
 
     def on_welcome(self, welcome: shim_pb2.Welcome) -> None:

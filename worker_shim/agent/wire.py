@@ -101,15 +101,21 @@ def refusal_message(order: shim_pb2.Order, error: AllstopError) -> shim_pb2.Shim
 
 
 def hello_message(
-    facts: NodeFacts, workers: tuple[WorkerState, ...], *, highest_epoch: int, session: str
+    facts: NodeFacts,
+    workers: tuple[WorkerState, ...],
+    *,
+    highest_epoch: int,
+    session: str,
+    number: int,
 ) -> shim_pb2.ShimMessage:
-    """The first message of a stream."""
+    """What a leader hears first; `number` counts the Hellos of this process."""
     return shim_pb2.ShimMessage(
         hello=shim_pb2.Hello(
             facts=to_proto(facts),
             highest_epoch=highest_epoch,
             workers=[to_proto(worker) for worker in workers],
             session=session,
+            number=number,
         )
     )
 

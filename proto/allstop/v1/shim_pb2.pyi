@@ -26,16 +26,18 @@ class ShimMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("facts", "highest_epoch", "workers", "session")
+    __slots__ = ("facts", "highest_epoch", "workers", "session", "number")
     FACTS_FIELD_NUMBER: _ClassVar[int]
     HIGHEST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     facts: _records_pb2.NodeFacts
     highest_epoch: int
     workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
     session: str
-    def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., highest_epoch: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., session: _Optional[str] = ...) -> None: ...
+    number: int
+    def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., highest_epoch: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., session: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("facts", "workers")
