@@ -45,8 +45,7 @@ class HookFiles:
 def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     """Make every driver; raises DriverError when the image store cannot be used."""
     commands = CommandRunner()
-    store = DirectoryStore(options.store_dir)
-    store.sweep()
+    store = DirectoryStore(options.store_dir, options.node)
     staging = Staging(options.staging_dir, options.node)
     images = CriuDriver(commands, program=options.criu)
     probe = NodeProbe(options.node, options.address, images, store, staging)

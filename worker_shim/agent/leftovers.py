@@ -89,7 +89,7 @@ async def claim_node(staging: Staging, *, deadline_s: float = CLAIM_S) -> NodeCl
 
 
 async def sweep(drivers: Drivers) -> tuple[str, ...]:
-    """End what dead shims of this node left: dumps, workers, network locks, staging.
+    """End what dead shims of this node left: dumps, workers, network locks, staging, half copies.
 
     Only for who has claimed the node. Returns what went, for the log. A worker whose shim lives is
     left alone.
@@ -102,7 +102,8 @@ async def sweep(drivers: Drivers) -> tuple[str, ...]:
                 swept += await _end_worker(drivers, directory)
             finally:
                 claim.release()
-    return (*swept, *await asyncio.to_thread(drivers.staging.sweep))
+    swept += await asyncio.to_thread(drivers.staging.sweep)
+    return (*swept, *await asyncio.to_thread(drivers.store.sweep))
 
 
 async def _end_worker(drivers: Drivers, directory: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """ImageStore on a directory that all nodes see: a shared file system, or one disk in development.
 
 <root>/store.id                          random, made once: tells two stores apart
-<root>/partial/<job>.<action>.<worker>.… being written; nobody reads it
+<root>/partial/<job>.<action>.<worker>.…@<node> being written; nobody reads it
 <root>/<job>/<action>/<worker>/          published by one rename: whole or not there
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from coordinator.core.errors import DriverError
 from worker_shim.images import manifest as manifests
@@ -29,6 +30,7 @@ from worker_shim.images.transfer import Copy, Progress, Transfer, Work, bounded,
 
 PARTIAL = "partial"
 IDENTITY = "store.id"
+NOBODY = "@"  # mark of a store that was opened without a node
 DEAD_PARTIAL_S = 86_400.0
 COPIERS = 4
 VERIFIERS_MAX = 16
@@ -38,9 +40,10 @@ LINK_BYTES_MIN = 1 << 20
 class DirectoryStore:
     """The image store on a directory; `progress` callbacks come from threads."""
 
-    def __init__(self, root: Path) -> None:
-        """Open (or make) the store; raises DriverError when the directory cannot be used."""
+    def __init__(self, root: Path, node: str = "") -> None:
+        """Open (or make) the store for a node's shim; raises DriverError when it cannot be used."""
         self.root = root
+        self._mark = f"@{quote(node, safe='')}"
         try:
             (root / PARTIAL).mkdir(mode=0o700, parents=True, exist_ok=True)
             self._identity = _identity(root)
@@ -66,7 +69,8 @@ class DirectoryStore:
         Raises DriverError: store full or unreachable, deadline passed, place taken.
         """
         place = self.place(manifest.job, manifest.action, manifest.worker)
-        half = self.root / PARTIAL / f"{place.replace('/', '.')}.{secrets.token_hex(4)}"
+        name = f"{place.replace('/', '.')}.{secrets.token_hex(4)}{self._mark}"
+        half = self.root / PARTIAL / name
         copies = await asyncio.to_thread(_staged_files, staged, half)
         job = Transfer(sum(copy.size_bytes for copy in copies), progress)
         work = partial(self._put, copies, half, manifest, place, job)
@@ -139,14 +143,25 @@ class DirectoryStore:
         shutil.rmtree(dying, ignore_errors=True)
 
     def sweep(self, *, older_than_s: float = DEAD_PARTIAL_S) -> tuple[str, ...]:
-        """Remove partial directories that nobody has touched for so long; returns their names."""
+        """Remove what this node's earlier shims left, and whatever nobody touched for so long.
+
+        Only for who has claimed the node. Returns the names of what went.
+        """
         swept = []
         for half in sorted((self.root / PARTIAL).iterdir()):
-            newest = max(path.stat().st_mtime for path in (half, *half.rglob("*")))
-            if time.time() - newest >= older_than_s:
+            own = self._mark != NOBODY and half.name.endswith(self._mark)
+            if own or _untouched(half, older_than_s):
                 shutil.rmtree(half, ignore_errors=True)
                 swept.append(half.name)
         return tuple(swept)
+
+
+def _untouched(half: Path, seconds: float) -> bool:
+    try:
+        newest = max(path.stat().st_mtime for path in (half, *half.rglob("*")))
+    except FileNotFoundError:  # somebody works there
+        return False
+    return time.time() - newest >= seconds
 
 
 def _fetch(source: Path, digest: str, into: Path, job: Transfer) -> Manifest:

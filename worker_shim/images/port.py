@@ -79,5 +79,8 @@ class ImageStore(Protocol):
     async def delete(self, place: str) -> None:
         """Remove what `put` published; no error when it is gone."""
 
+    def sweep(self) -> tuple[str, ...]:
+        """At start: remove what an earlier shim of this node was writing; returns what went."""
+
     def free_bytes(self) -> int:
         """Room left."""

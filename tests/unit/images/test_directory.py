@@ -308,6 +308,29 @@ async def test_sweep_removes_only_what_is_dead(real: DirectoryStore, staged: Pat
     assert (real.root / "llm/a1/0").exists()
 
 
+def test_a_node_sweeps_its_own_at_once(tmp_path: Path) -> None:
+    """A shim that died while it wrote left it; other nodes may be writing still."""
+    mine, theirs = DirectoryStore(tmp_path, "n0"), DirectoryStore(tmp_path, "a/n0")
+    for name in ("llm.a1.0.beef@n0", "llm.a1.1.beef@a%2Fn0", "llm.a1.2.beef@"):
+        (tmp_path / "partial" / name / "images").mkdir(parents=True)
+    assert mine.sweep() == ("llm.a1.0.beef@n0",)
+    assert theirs.sweep() == ("llm.a1.1.beef@a%2Fn0",)
+    assert DirectoryStore(tmp_path).sweep() == ()
+
+
+async def test_what_a_node_writes_is_marked(
+    staged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, made = DirectoryStore(tmp_path / "store", "n0"), list[str]()
+    rename = os.rename
+    monkeypatch.setattr(
+        os, "rename", lambda half, to: (made.append(Path(half).name), rename(half, to))
+    )
+    await put(store, staged)
+    assert made[0].startswith("llm.a1.0.")
+    assert made[0].endswith("@n0")
+
+
 def test_a_newer_manifest_is_not_guessed() -> None:
     encoded = manifest.encode(a_manifest()).replace(b'"version":1', b'"version":2')
     with pytest.raises(DriverError, match="version 2"):
