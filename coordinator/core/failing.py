@@ -11,6 +11,7 @@ from coordinator.core.commands import Command, PutRestore
 from coordinator.core.errors import DeadlinePassed
 from coordinator.core.events import (
     AbortRequested,
+    NodeAttached,
     NodeLeft,
     NodeLost,
     OrderFailed,
@@ -20,7 +21,7 @@ from coordinator.core.events import (
     WorkerExited,
 )
 from coordinator.core.failures import listed
-from coordinator.core.model import Failure, Phase, RestoreState
+from coordinator.core.model import Failure, Phase, RestoreState, WorkerState
 from coordinator.core.returning import Restore
 from coordinator.core.undoing import Undoing
 
@@ -154,6 +155,26 @@ def on_time(r: Restore, event: TimePassed, now: float) -> list[Command]:
 
 
 # -- while it is being cleared away ----------------------------------------------------------------
+
+
+def on_found(r: Restore, event: NodeAttached, now: float) -> list[Command]:
+    """A node is (again) in reach: it is told to clear away what it has.
+
+    Nothing of a restore that was never released runs. So whoever runs in its incarnation is the
+    old job, taken back when an earlier leader had given the restore up before anything was
+    cleared, though the store never heard of that: it goes on.
+    """
+    back = [state.worker for state in event.workers if _is_taken_back(r, state)]
+    if back and r.cleared:
+        r.cleared = False
+        names = listed([f"worker {worker}" for worker in back])
+        r.note(f"{names} on {event.facts.node} goes on as incarnation {r.incarnation}")
+    return UNDOING.on_found(r, event, now)
+
+
+def _is_taken_back(r: Restore, state: WorkerState) -> bool:
+    at = (state.job, state.incarnation, state.state, state.action)
+    return r.adopted and not r.released and at == (r.job, r.incarnation, "running", "")
 
 
 def _orders(r: Restore, sent: Round, members: list[Member], now: float) -> list[Command]:

@@ -126,7 +126,7 @@ TRANSITIONS: Table[RestoreState] = {
         OrderFailed: Row(failing.UNDOING.on_failed, _TO),
         NodeLost: Row(failing.UNDOING.on_lost, _TO),
         NodeLeft: Row(failing.UNDOING.on_lost, _TO),
-        NodeAttached: Row(failing.UNDOING.on_found, (S.FAILING,)),
+        NodeAttached: Row(failing.on_found, (S.FAILING,)),
         TimePassed: Row(failing.UNDOING.on_late, _TO),
         **dict.fromkeys(
             (Fetched, Cleared, Restored, GpuRestored, GpuUnlocked, Released), _GIVEN_UP

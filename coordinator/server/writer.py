@@ -20,13 +20,14 @@ from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BugError, Fenced, StoreError
 from coordinator.core.failures import failure_of
 from coordinator.core.model import (
+    AttemptRecord,
     AttemptState,
     JobRecord,
     NodeFacts,
     RestoreRecord,
     Snapshot,
 )
-from coordinator.store.port import Store
+from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Store
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +35,9 @@ WRITE_DEADLINE_S = 15.0
 SETTLE_PAUSE_S = 0.2
 SETTLE_PAUSE_MAX_S = 2.0
 LANE_MAX = 256
+END_PAUSE_MAX_S = 10.0  # between two tries to put how an action ended
+END_TRIES = 360  # about an hour
+ENDS_MAX = 256  # that wait for the store
 PUT_TRIES = 5  # the same record in the same lane: to put it twice changes nothing
 
 _Answer = TypeVar("_Answer")
@@ -164,8 +168,8 @@ class Writer:
             log.warning("a new run is not recorded", job=job, error=str(error))
             self._tell(events.RunRefused(job, failure_of(error.at(job=job))))
             return
-        record = command.record
-        action = record.restore if isinstance(record, RestoreRecord) else record.attempt
+        record, action = command.record, _action_of(command)
+        self._put_later(command)
         log.warning(
             "write refused",
             job=record.job,
@@ -180,6 +184,43 @@ class Writer:
             if isinstance(command, commands.CommitSnapshot)
             else events.StoreRefused(action, failure)
         )
+
+    # -- how an action ended ------------------------------------------------------------------
+
+    def _put_later(self, command: _Write) -> None:
+        """An action that has ended while the store was away must not stay unfinished there.
+
+        The next leader would undo it a second time, when the job may have gone on since.
+        """
+        if not isinstance(command, commands.PutAttempt | commands.PutRestore):
+            return
+        record = command.record
+        if record.state not in ENDED_ATTEMPT | ENDED_RESTORE:
+            return
+        lane = f"end of {_action_of(command)}"  # no job is called so: its name has no space
+        if sum(name.startswith("end of ") for name in self._tasks) < ENDS_MAX:
+            self._start(lane, lambda: self._put_end(lane, command))
+
+    async def _put_end(self, lane: str, command: commands.PutAttempt | commands.PutRestore) -> None:
+        """Try again until it is there, whatever the store says; ends with the leadership."""
+        pause_s = self._settle_pause_s
+        try:
+            for _ in range(END_TRIES):
+                await asyncio.sleep(pause_s)
+                pause_s = min(END_PAUSE_MAX_S, pause_s * 2)
+                try:
+                    if isinstance(command, commands.PutAttempt):
+                        await self._bounded(self._store.put_attempt(command.record), lane)
+                    else:
+                        await self._bounded(self._store.put_restore(command.record), lane)
+                    return
+                except Fenced as error:
+                    self._stop(error)
+                    return
+                except AllstopError as error:
+                    log.warning("how it ended is not recorded yet", lane=lane, error=str(error))
+        finally:
+            del self._tasks[lane]
 
     async def _bounded(self, writing: Awaitable[_Answer], what: str) -> _Answer:
         try:
@@ -305,3 +346,10 @@ class Writer:
             self._stop(error)
         except AllstopError as error:
             log.warning("facts of the node are not in the store", node=node, error=str(error))
+
+
+def _action_of(command: _Write) -> str:
+    record = command.record
+    if isinstance(record, RestoreRecord):
+        return record.restore
+    return record.attempt if isinstance(record, AttemptRecord) else record.job

@@ -77,6 +77,7 @@ class Worker:
     moves: int = 0  # grows whenever the worker is let go: shows that a cut was not one
     dumped: dict[str, tuple[int, dict[int, int]]] = field(default_factory=dict)
     undone: set[str] = field(default_factory=set)
+    restored_by: str = ""  # the restore that made it: only that one's undo kills it
 
     @property
     def ranks(self) -> tuple[RankState, ...]:
@@ -202,7 +203,7 @@ class Node:
         worker.dumped.pop(order.action, None)
         if worker.held_by == order.action:
             worker.let_go()
-        if order.kill and worker.incarnation == order.incarnation:
+        if order.kill and worker.restored_by == order.action:
             self.workers.pop((order.job, order.worker))
         return events.Undone(*place)
 
@@ -226,6 +227,7 @@ class Node:
             held_by=order.action,
             state="restored",
             parked=True,
+            restored_by=order.action,
         )
         addresses = {move.old: move.new for move in order.addresses}
         made.connections = tuple(moved(end, addresses) for end in order.record.connections)

@@ -43,6 +43,27 @@ def succeed(world: World, order: tuple[str, ...]) -> None:
         world.attach(name)
 
 
+def test_a_job_that_was_taken_back_is_not_fenced_by_the_next_leader(whole: World) -> None:
+    """CLEARING was recorded, its answer was lost, and that the restore had failed never was."""
+    whole.checkpoint("llm", "a1")
+    whole.settle()
+    whole.restore("llm", "r1", "a1")
+    whole.store()
+    whole.answer_all(Phase.FETCH)
+    recorded = whole.writes[-1]
+    assert isinstance(recorded, commands.PutRestore)
+    whole.restores["r1"] = recorded.record
+    whole.tick(whole.policy.admit_s)
+    whole.answer_all(Phase.UNDO)
+    assert (state(whole), whole.restores["r1"].state) == (S.FAILED, S.CLEARING)
+    assert incarnations(whole) == {"node-1": [2], "node-2": [2], "node-3": []}
+    whole.new_leader()
+    whole.settle()
+    assert whole.restores["r1"].state is S.FAILED
+    assert incarnations(whole) == {"node-1": [2], "node-2": [2], "node-3": []}
+    assert running(whole)
+
+
 # -- a restore that was being released -------------------------------------------------------------
 
 

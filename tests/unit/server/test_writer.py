@@ -307,3 +307,28 @@ async def test_nodes_are_published_and_forgotten() -> None:
     desk.writer.forget("node-1")
     await desk.writer.drain(5.0)
     assert {facts.node for facts in await desk.store.nodes()} == {"node-0", "node-2"}
+
+
+@pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.LOST_NOT_APPLIED, Fault.LOST_APPLIED])
+async def test_how_an_action_ended_is_put_until_it_is_stored(fault: Fault) -> None:
+    """Else the next leader undoes again what was over, and the job may have gone on since."""
+    desk = Desk()
+    ended = replace(ATTEMPT, state=AttemptState.ABORTED, reason="it was late")
+    await desk.write(commands.PutAttempt(ATTEMPT))
+    for _ in range(2 * PUT_TRIES):
+        desk.store.memory.fail_next(fault, "/attempts/")
+    await desk.write(commands.PutAttempt(ended))
+    assert isinstance(desk.told[-1], events.StoreRefused)
+    await desk.writer.drain(5.0)
+    shown = await desk.store.show(ATTEMPT.attempt)
+    assert shown.attempt == ended
+
+
+async def test_a_state_on_the_way_is_not_put_later() -> None:
+    desk = Desk()
+    await desk.write(commands.PutAttempt(ATTEMPT))
+    desk.store.memory.fail_next(Fault.REFUSED, "/attempts/")
+    await desk.write(commands.PutAttempt(replace(ATTEMPT, state=AttemptState.PERSISTING)))
+    await desk.writer.drain(5.0)
+    shown = await desk.store.show(ATTEMPT.attempt)
+    assert shown.attempt == ATTEMPT
