@@ -41,6 +41,7 @@ class ActionEvent:
     attempt: AttemptRecord | None
     snapshot: Snapshot | None
     restore: RestoreRecord | None
+    unnamed: int = 0  # awaited beside those in `awaited`
 
 
 @dataclass(frozen=True)

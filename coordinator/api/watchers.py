@@ -37,6 +37,7 @@ def action_event(announce: commands.Announce) -> operator_pb2.ActionEvent:
             operator_pb2.Awaited(worker=worker, node=node, ranks=ranks, age_ms=round(age_s * 1000))
             for worker, node, ranks, age_s in announce.awaited
         ],
+        unnamed=announce.unnamed,
         expected=announce.expected,
         last=announce.last,
     )

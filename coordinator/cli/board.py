@@ -82,13 +82,15 @@ class Board:
             self.rows.append(Row(event.state, event.elapsed_ms))
         row = self.rows[-1]
         row.expected = event.expected
-        row.done = max(0, event.expected - len(event.awaited))
+        row.done = max(0, event.expected - len(event.awaited) - event.unnamed)
         row.reason = event.reason
         row.done_bytes, row.total_bytes = event.done_bytes, event.total_bytes
         # a worker that owes two answers (RESUME and PERSIST) is named once
         names = list(dict.fromkeys(awaited_text(one) for one in event.awaited))
         row.awaited = names[:AWAITED_SHOWN_MAX]
-        if len(names) > AWAITED_SHOWN_MAX:
+        if event.unnamed:
+            row.awaited.append(f"{len(names) - AWAITED_SHOWN_MAX + event.unnamed} more answers")
+        elif len(names) > AWAITED_SHOWN_MAX:
             row.awaited.append(f"{len(names) - AWAITED_SHOWN_MAX} more workers")
         if event.state in FINAL_STATES:
             row.ended_ms = event.elapsed_ms

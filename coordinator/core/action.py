@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Any, ClassVar, Generic, TypeVar
 
 from coordinator.core.commands import Announce, Command, SendOrder
@@ -24,6 +25,7 @@ DETAILS_LIMIT = 64  # of a failure: it is stored, and a thousand names help nobo
 # where that is not every answer, they are so far apart that a person can see the difference.
 PROGRESS_STEPS = 16
 PROGRESS_INTERVAL_S = 0.1
+NAMED_MAX = 64  # so many of the awaited are named to whoever watches, the others are counted
 
 
 @dataclass(frozen=True)
@@ -273,11 +275,11 @@ class Action(Generic[S]):
         return tuple(r for r in ranks if not r.parked) or ranks
 
     def announce(self, now: float, *, last: bool = False, **result: Any) -> Announce:
-        """What to tell whoever watches: state, reason, and everyone still awaited."""
+        """What to tell whoever watches: state, reason, and who is still awaited."""
+        waiting = ((r, m) for r in self.rounds.values() for m in r.awaited.values())
         awaited = tuple(
-            (m.worker, m.node, tuple(r.rank for r in self.pending_ranks(m.worker)), now - r.sent_at)
-            for r in self.rounds.values()
-            for m in r.awaited.values()
+            (m.worker, m.node, tuple(r.rank for r in self.pending_ranks(m.worker)), now - sent_at)
+            for sent_at, m in ((r.sent_at, m) for r, m in islice(waiting, NAMED_MAX))
         )
         return Announce(
             action=self.id,
@@ -285,6 +287,7 @@ class Action(Generic[S]):
             reason=self.reason,
             elapsed_s=now - self.started,
             awaited=awaited,
+            unnamed=sum(len(r.awaited) for r in self.rounds.values()) - len(awaited),
             expected=sum(r.expected for r in self.rounds.values()),
             last=last,
             **result,

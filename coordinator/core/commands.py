@@ -149,6 +149,7 @@ class Announce(Command):
     attempt: AttemptRecord | None = None
     snapshot: Snapshot | None = None
     restore: RestoreRecord | None = None
+    unnamed: int = 0  # awaited beside those in `awaited`
 
 
 @dataclass(frozen=True)

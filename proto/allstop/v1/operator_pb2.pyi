@@ -82,7 +82,7 @@ class PlanReply(_message.Message):
     def __init__(self, plan: _Optional[_Union[_records_pb2.Plan, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ...) -> None: ...
 
 class ActionEvent(_message.Message):
-    __slots__ = ("action", "elapsed_ms", "state", "reason", "awaited", "expected", "done_bytes", "total_bytes", "last", "failure", "attempt", "snapshot", "restore")
+    __slots__ = ("action", "elapsed_ms", "state", "reason", "awaited", "expected", "done_bytes", "total_bytes", "last", "failure", "attempt", "snapshot", "restore", "unnamed")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -96,6 +96,7 @@ class ActionEvent(_message.Message):
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
+    UNNAMED_FIELD_NUMBER: _ClassVar[int]
     action: str
     elapsed_ms: int
     state: str
@@ -109,7 +110,8 @@ class ActionEvent(_message.Message):
     attempt: _records_pb2.AttemptRecord
     snapshot: _records_pb2.Snapshot
     restore: _records_pb2.RestoreRecord
-    def __init__(self, action: _Optional[str] = ..., elapsed_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., awaited: _Optional[_Iterable[_Union[Awaited, _Mapping]]] = ..., expected: _Optional[int] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., last: _Optional[bool] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., attempt: _Optional[_Union[_records_pb2.AttemptRecord, _Mapping]] = ..., snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ..., restore: _Optional[_Union[_records_pb2.RestoreRecord, _Mapping]] = ...) -> None: ...
+    unnamed: int
+    def __init__(self, action: _Optional[str] = ..., elapsed_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., awaited: _Optional[_Iterable[_Union[Awaited, _Mapping]]] = ..., expected: _Optional[int] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., last: _Optional[bool] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., attempt: _Optional[_Union[_records_pb2.AttemptRecord, _Mapping]] = ..., snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ..., restore: _Optional[_Union[_records_pb2.RestoreRecord, _Mapping]] = ..., unnamed: _Optional[int] = ...) -> None: ...
 
 class Awaited(_message.Message):
     __slots__ = ("worker", "node", "ranks", "age_ms")

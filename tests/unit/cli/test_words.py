@@ -104,6 +104,13 @@ def test_many_awaited_workers_are_counted() -> None:
     assert row.awaited[-1] == "2 more workers"
 
 
+def test_a_thousand_awaited_workers_are_counted_and_not_all_sent() -> None:
+    event = happened("DUMPING", 0, awaited=6)
+    row = Board().update(replace(event, expected=1_024, unnamed=1_000))
+    assert row.done == 18
+    assert row.awaited[-1] == "1002 more answers"
+
+
 def test_a_worker_that_owes_two_answers_is_named_once() -> None:
     event = happened("PERSISTING", 0, awaited=2)
     row = Board().update(replace(event, awaited=event.awaited * 2))
