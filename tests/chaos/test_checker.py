@@ -110,11 +110,13 @@ def sound() -> Seen:
     etcd.put((KEYS.leader(8), b"c1"))
     etcd.attempt(FIRST, AttemptState.ADMITTING, first)
     etcd.commit(FIRST, 3, first)
+    failure = Failure("DriverError", "criu")
+    etcd.attempt("failed", AttemptState.ABORTED, first, failure=failure, owed=(0, 1))
     etcd.delete(KEYS.leader(7))
     second = etcd.created[KEYS.leader(8)]
+    etcd.attempt("failed", AttemptState.ABORTED, first, failure=failure, owed=(1,))
     etcd.attempt(SECOND, AttemptState.ADMITTING, second)
     etcd.commit(SECOND, 6, second)
-    etcd.attempt("failed", AttemptState.ABORTED, second, failure=Failure("DriverError", "criu"))
     etcd.put((KEYS.restore(JOB, RESTORE), encode(restore(RestoreState.RUNNING, second))))
     lives = [(1, step) for step in range(1, 9)] + [(2, step) for step in range(3, 6)]
     return Seen(
@@ -192,6 +194,12 @@ def unnamed(seen: Seen) -> None:
     changed(seen, lambda event: event.key == KEYS.attempt(JOB, "failed"), encode(record))
 
 
+def changed_after_its_end(seen: Seen) -> None:
+    failure = Failure("DriverError", "something else")
+    record = replace(attempt("failed", AttemptState.ABORTED, 2), failure=failure)
+    changed(seen, lambda event: event.key == KEYS.attempt(JOB, "failed"), encode(record))
+
+
 BREAKS: dict[str, Callable[[Seen], None]] = {
     "not its digest's": lambda seen: without(
         seen, lambda event: event.key == KEYS.worker(JOB, SECOND, 1)
@@ -213,6 +221,7 @@ BREAKS: dict[str, Callable[[Seen], None]] = {
         lambda event: event.key == KEYS.restore(JOB, RESTORE),
         encode(restore(RestoreState.RUNNING, 2)),
     ),
+    "in epoch 2; the leader was 3": changed_after_its_end,
     "was left DUMPING": left_open,
     "does not name for whom": unnamed,
     "made step 8": lambda seen: with_steps(
