@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self
@@ -24,10 +24,10 @@ from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
 from coordinator.api.channels import CONNECT_DEADLINE_S, OWN_POOL, Channels
 from coordinator.api.identity import attempt_id, restore_id
 from coordinator.api.values import ActionEvent, Planned, Snapshots
-from coordinator.codec import from_proto
+from coordinator.codec import from_proto, number_of
 from coordinator.core.errors import AllstopError, BadRequest, LinkError, NoLeader, NotFound
 from coordinator.core.failures import error_of
-from coordinator.core.model import Cut
+from coordinator.core.model import Cut, Phase
 from coordinator.core.view import JobView, NodeView
 from coordinator.link.mapping import error_of_call
 from coordinator.link.options import Keepalive
@@ -102,12 +102,26 @@ class OperatorClient:
     # -- starting and following --------------------------------------------------------------
 
     def checkpoint(
-        self, job: str, *, cut: Cut = Cut.STEP, stop: bool = False, deadline_s: float = 0.0
+        self,
+        job: str,
+        *,
+        cut: Cut = Cut.STEP,
+        stop: bool = False,
+        deadline_s: float = 0.0,
+        phase_deadlines_s: Mapping[Phase, float] | None = None,
     ) -> AsyncGenerator[ActionEvent, None]:
         """Take a checkpoint and follow it to its end; raises its failure after the last event."""
         attempt = attempt_id(job, time.time())
         request = operator_pb2.CheckpointRequest(
-            job=job, cut=_CUT[cut], stop=stop, deadline_s=deadline_s, attempt=attempt
+            job=job,
+            cut=_CUT[cut],
+            stop=stop,
+            deadline_s=deadline_s,
+            attempt=attempt,
+            phase_deadlines=[
+                operator_pb2.PhaseDeadline(phase=number_of(phase), deadline_s=seconds)
+                for phase, seconds in (phase_deadlines_s or {}).items()
+            ],
         )
         return self._begun(attempt, lambda stub: stub.Checkpoint(request))
 

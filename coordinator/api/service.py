@@ -13,9 +13,10 @@ from coordinator.api import reading
 from coordinator.api.desk import Desk
 from coordinator.api.identity import ATTEMPT, RESTORE, attempt_id, chosen_id, restore_id
 from coordinator.api.watchers import Watcher, action_event
+from coordinator.codec import member_of
 from coordinator.core import events
 from coordinator.core.errors import AllstopError, BadRequest, BugError, NotFound
-from coordinator.core.model import Cut
+from coordinator.core.model import Cut, Phase
 from coordinator.link.mapping import abort_with, as_allstop
 from coordinator.link.names import check_name
 from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE
@@ -75,6 +76,10 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             stop=request.stop,
             deadline_s=_check_deadline(request.deadline_s),
             unix_s=now,
+            phase_deadlines_s=tuple(
+                (member_of(Phase, each.phase, "phase"), each.deadline_s)
+                for each in request.phase_deadlines
+            ),
         )
         async for event in self._begin(desk, attempt, asked):
             yield event

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from coordinator.cli.durations import PhaseDuration
 from coordinator.cli.options import asking, deadline_option, job_argument, option
 from coordinator.cli.output import Output
 
@@ -20,18 +21,40 @@ from coordinator.cli.output import Output
 )
 @option("--stop", is_flag=True, help="End the job once the snapshot is committed.")
 @deadline_option
+@option(
+    "--phase-deadline",
+    "phase_deadlines_s",
+    type=PhaseDuration(),
+    multiple=True,
+    metavar="PHASE=DURATION",
+    help="For one phase, such as dump=60s; may be repeated: hold, park, gpu_lock, gpu_save, dump, "
+    "persist.  [default: the coordinator's policy]",
+)
 @asking
 @click.pass_obj
-def checkpoint(output: Output, job: str, cut: str, stop: bool, deadline_s: float) -> int:
+def checkpoint(
+    output: Output,
+    job: str,
+    cut: str,
+    stop: bool,
+    deadline_s: float,
+    phase_deadlines_s: tuple[tuple[str, float], ...],
+) -> int:
     """Stop all ranks of JOB, save them as one snapshot, and let the job run on.
 
     Ctrl-C leaves the checkpoint running; `allstop abort` undoes it.
     """
     from coordinator.cli.follow import follow
-    from coordinator.core.model import Cut
+    from coordinator.core.model import Cut, Phase
 
     return follow(
         output,
-        lambda client: client.checkpoint(job, cut=Cut(cut), stop=stop, deadline_s=deadline_s),
+        lambda client: client.checkpoint(
+            job,
+            cut=Cut(cut),
+            stop=stop,
+            deadline_s=deadline_s,
+            phase_deadlines_s={Phase(phase): seconds for phase, seconds in phase_deadlines_s},
+        ),
         deadline_s=deadline_s,
     )

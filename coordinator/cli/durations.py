@@ -48,6 +48,29 @@ class Duration(click.ParamType[float]):
             self.fail(f"{error.what}. {error.advice}".rstrip(), param, ctx)
 
 
+class PhaseDuration(click.ParamType[tuple[str, float]]):
+    """`PHASE=DURATION` on the command line; the value is the phase's word and seconds."""
+
+    name = "phase=duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, float]:
+        """Take a pair as it is, parse everything else; the coordinator knows the phases."""
+        from coordinator.core.model import Phase
+
+        if isinstance(value, tuple):
+            return value
+        phase, found, text = str(value).partition("=")
+        word = phase.strip().upper().replace("-", "_")
+        if not found or word not in Phase.__members__:
+            self.fail(f"{value!r} is not PHASE=DURATION, such as dump=60s", param, ctx)
+        try:
+            return word, parse_duration(text)
+        except BadRequest as error:
+            self.fail(f"{error.what}. {error.advice}".rstrip(), param, ctx)
+
+
 def duration_text(seconds: float) -> str:
     """A span in two units at most: 38 ms, 4.2 s, 3 m 20 s, 5 h 12 m, 9 d 3 h."""
     if seconds < 0.9995:

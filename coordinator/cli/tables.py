@@ -13,7 +13,7 @@ from coordinator.core.model import Cut, NodeReasons, Plan, Snapshot
 from coordinator.core.view import JobView, NodeView
 
 GOOD = ("running", "attached")
-BAD = ("lost", "incomplete", "exited", "faulted", "unknown")
+BAD = ("lost", "incomplete", "exited", "faulted", "unknown", "damaged")
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -34,8 +34,8 @@ def or_nothing(rows: Table, nothing: str) -> RenderableType:
     return rows if rows.row_count else Text(nothing, style="dim")
 
 
-def jobs_view(jobs: Iterable[JobView]) -> RenderableType:
-    """One row per job."""
+def jobs_view(jobs: Sequence[JobView]) -> RenderableType:
+    """One row per job; below, what waits and what is damaged."""
     rows = table(
         "JOB", "STATE", "WORKERS", "RANKS", "STEP", "LATEST SNAPSHOT", "AGE",
         right=("WORKERS", "RANKS", "STEP", "AGE"),
@@ -54,7 +54,18 @@ def jobs_view(jobs: Iterable[JobView]) -> RenderableType:
             view.job.latest or "-",
             age_text(view.latest_unix_s),
         )
-    return or_nothing(rows, "no job: `allstop shim run --job NAME … -- COMMAND` starts a worker")
+    nothing = "no job: `allstop shim run --job NAME … -- COMMAND` starts a worker"
+    return Group(or_nothing(rows, nothing), *_job_lines(jobs))
+
+
+def _job_lines(jobs: Iterable[JobView]) -> list[RenderableType]:
+    """What a job's workers wait for, and what of it cannot be read in the store."""
+    lines: list[RenderableType] = []
+    for view in jobs:
+        if view.waiting:
+            lines.append(Text(f"{view.job.job}: a started worker waits: {view.waiting}", "yellow"))
+        lines += [Text(f"{view.job.job}: {problem}", "red") for problem in view.problems]
+    return lines
 
 
 def nodes_view(nodes: Iterable[NodeView]) -> RenderableType:

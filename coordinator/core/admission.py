@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from coordinator.core.action import Member
 from coordinator.core.agreement import check_findings
 from coordinator.core.attempt import Attempt
@@ -10,20 +13,29 @@ from coordinator.core.errors import BadRequest, NotFound, NotReady, Refused, Whe
 from coordinator.core.events import CheckpointRequested, RestoreRequested
 from coordinator.core.failures import error_of, listed
 from coordinator.core.model import AttemptState, Cut, RestoreState, WorkerState
+from coordinator.core.pace import DEADLINES, Pace
 from coordinator.core.planner import plan
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
 
+PHASE_MAX_S = 86400.0  # an order's hold is counted in 32 bits of milliseconds
 GPU = "gpu"  # code of the finding that a rank has state on a device
 
 
 def admit_attempt(
-    cluster: Cluster, event: CheckpointRequested, epoch: int, policy: Policy, now: float
+    cluster: Cluster,
+    pace: Pace,
+    event: CheckpointRequested,
+    epoch: int,
+    policy: Policy,
+    now: float,
 ) -> Attempt:
     """Build the attempt that was asked for, or raise a kind of Refused with every reason."""
     deadline_s = _deadline(event.deadline_s, policy.attempt_s)
+    policy = _phase_deadlines(event, policy)
     job = _job(cluster, event.job)
     states = _members(cluster, job)
+    pace.check(job.name, event.cut, policy, deadline_s)
     freeze = event.cut is Cut.FREEZE
     problems: list[str] = []
     first: NotReady | None = None
@@ -115,6 +127,25 @@ def _deadline(asked_s: float, default_s: float) -> float:
     if not 0 <= asked_s < float("inf"):
         raise BadRequest(f"a deadline of {asked_s} s makes no sense", advice="give seconds above 0")
     return asked_s or default_s
+
+
+def _phase_deadlines(event: CheckpointRequested, policy: Policy) -> Policy:
+    """The policy with what was asked for this checkpoint alone."""
+    for phase, asked_s in event.phase_deadlines_s:
+        if phase not in DEADLINES:
+            raise BadRequest(
+                f"phase {phase} has no deadline of its own",
+                advice=f"name one of {', '.join(str(each) for each in DEADLINES)}",
+            )
+        if not 0 < asked_s <= PHASE_MAX_S:
+            raise BadRequest(
+                f"{asked_s} s for {phase} makes no sense",
+                advice=f"give seconds above 0, at most {PHASE_MAX_S:g}",
+            )
+    named: dict[str, Any] = {
+        DEADLINES[phase]: asked_s for phase, asked_s in event.phase_deadlines_s
+    }
+    return replace(policy, **named) if named else policy
 
 
 def _job(cluster: Cluster, name: str) -> Job:

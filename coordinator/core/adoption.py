@@ -42,6 +42,14 @@ def id_of(record: AttemptRecord | RestoreRecord) -> str:
     return record.attempt if isinstance(record, AttemptRecord) else record.restore
 
 
+def later(record: AttemptRecord | RestoreRecord, epoch: int) -> str:
+    """Why a record that no earlier leader can have written is left alone."""
+    return (
+        f"{id_of(record)} is of epoch {record.epoch}, and this leader is of epoch {epoch}: "
+        "somebody edited it, or etcd was put back from an older copy"
+    )
+
+
 @dataclass(frozen=True)
 class Heir:
     """A new leader at the moment it takes over."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from coordinator.core import checkpoint, events, restore
 from coordinator.core.admission import admit_attempt, admit_restore
-from coordinator.core.adoption import HAVE_ENDED, Heir, id_of
+from coordinator.core.adoption import HAVE_ENDED, Heir, id_of, later
 from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import ATTACHED, LEFT, LOST, Cluster, Stale
 from coordinator.core.commands import (
@@ -41,6 +41,7 @@ from coordinator.core.model import (
     WorkerState,
 )
 from coordinator.core.owed import Owed, Place, may_be_kept, stop_of, stops, undo_of
+from coordinator.core.pace import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.questions import Questions
 from coordinator.core.returning import Restore
@@ -67,6 +68,8 @@ class Control(Questions):
         self._running = Running(self.policy.ended_limit)
         self._runs = Runs(self._cluster, self.policy, self._note)
         self._owed = Owed(self.policy.ended_limit)
+        self._pace = Pace(self.policy.lost_limit)
+        self._problems: dict[str, list[str]] = {}
         self._now = 0.0
         self._cause = ""
 
@@ -80,14 +83,18 @@ class Control(Questions):
         restores: Sequence[RestoreRecord],
         now: float,
         latest_unix_s: Mapping[str, float] | None = None,
+        damaged: Sequence[AllstopError] = (),
     ) -> list[Command]:
         """Take over what an earlier leader left; see `adoption`.
 
         `latest_unix_s`: when each job's newest snapshot was committed. For an attempt found in
         COMMITTING the caller reads the store and then hands in SnapshotCommitted or CommitRefused.
-        Of finished records it is remembered how they ended and what is owed.
+        Of finished records it is remembered how they ended and what is owed. `damaged`: values
+        that could not be read, each with its job and key; they are shown with the job.
         """
         self._now, self._cause = now, "adopted from the store"
+        for error in damaged:
+            self._problem(error.where.job, error.what)
         sure_at = now + self.policy.adopt_s
         for job in jobs:
             committed = (latest_unix_s or {}).get(job.job, 0.0)
@@ -96,9 +103,14 @@ class Control(Questions):
         heir = Heir(self.epoch, self.coordinator, self.policy, now)
         found: tuple[AnyRecord, ...] = (*attempts, *restores)
         for record in found:
+            if record.epoch >= self.epoch:
+                self._problem(record.job, later(record, self.epoch))
+                continue
             if record.state in HAVE_ENDED:
                 self._running.remember(id_of(record), record)
                 self._owed.owe(record)
+                if isinstance(record, AttemptRecord):
+                    self._pace.note(record)
                 continue
             action, first = heir.take(record)
             self._running.add(action)
@@ -107,6 +119,10 @@ class Control(Questions):
                 self._runs.spare(action)
             commands += self._after(action, first)
         return commands
+
+    def _problem(self, job: str, what: str) -> None:
+        self._problems.setdefault(job, []).append(what)
+        self._note(f"left alone: {what}")
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Decide on one event and return what is to be done, in this order.
@@ -255,7 +271,9 @@ class Control(Questions):
             return []
         try:
             self._refuse_busy(event.job)
-            attempt = admit_attempt(self._cluster, event, self.epoch, self.policy, self._now)
+            attempt = admit_attempt(
+                self._cluster, self._pace, event, self.epoch, self.policy, self._now
+            )
         except AllstopError as error:
             return self._refuse(event.attempt, error.at(job=event.job))
         self._running.add(attempt)
@@ -397,7 +415,9 @@ class Control(Questions):
     def _ended(self, action: AnyAction) -> list[Command]:
         """What its end means for the job."""
         if isinstance(action, Attempt):
-            self._owed.owe(action.record())
+            record = action.record()
+            self._owed.owe(record)
+            self._pace.note(record)
             return []
         if action.state is RestoreState.RUNNING:
             for state in action.restored_workers():

@@ -92,6 +92,7 @@ class CheckpointRequested(Event):
     stop: bool
     deadline_s: float
     unix_s: float
+    phase_deadlines_s: tuple[tuple[Phase, float], ...] = ()  # others have the policy's
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class Questions:
     _cluster: Cluster
     _journal: Journal
     _running: Running
+    _problems: dict[str, list[str]]
 
     def plan(self, snapshot: Snapshot, files: Sequence[NodeFacts] = ()) -> Planned:
         """Say where a snapshot would go now, or why nowhere, without doing it."""
@@ -43,7 +44,7 @@ class Questions:
 
     def jobs(self) -> tuple[JobView, ...]:
         """All jobs, by name."""
-        return job_views(self._cluster, self._running.first_by_job())
+        return job_views(self._cluster, self._running.first_by_job(), self._problems)
 
     def nodes(self) -> tuple[NodeView, ...]:
         """All nodes, by name, those lost and left included."""

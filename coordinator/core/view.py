@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import Cluster, Job
@@ -37,11 +37,20 @@ class NodeView:
     reason: str = ""  # why it is lost or left
 
 
-def job_views(cluster: Cluster, running: Mapping[str, AnyAction]) -> tuple[JobView, ...]:
-    """All jobs, by name."""
-    return tuple(
-        _job(cluster, cluster.jobs[name], running.get(name)) for name in sorted(cluster.jobs)
-    )
+def job_views(
+    cluster: Cluster,
+    running: Mapping[str, AnyAction],
+    problems: Mapping[str, Sequence[str]],
+) -> tuple[JobView, ...]:
+    """All jobs, by name; also those of which nothing but damage is known."""
+    views = {
+        name: replace(_job(cluster, job, running.get(name)), problems=tuple(problems.get(name, ())))
+        for name, job in cluster.jobs.items()
+    }
+    for name in problems.keys() - views.keys():
+        record = JobRecord(name, 0, 0, 0)
+        views[name] = JobView(record, (), (), "damaged", problems=tuple(problems[name]))
+    return tuple(views[name] for name in sorted(views))
 
 
 def _job(cluster: Cluster, job: Job, action: AnyAction | None) -> JobView:

@@ -88,9 +88,10 @@ class Reign:
         self._loop.carry_out(
             self.control.adopt(
                 jobs=loaded.jobs,
-                attempts=loaded.attempts,
+                attempts=(*loaded.recent, *loaded.attempts),
                 restores=loaded.restores,
                 latest_unix_s=loaded.latest_unix_s,
+                damaged=loaded.damaged,
                 now=self._clock(),
             )
         )

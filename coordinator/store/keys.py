@@ -93,9 +93,10 @@ class Keys:
         """Say what a key is; what allstop did not put there is FOREIGN."""
         if key.startswith(self.nodes):
             return Place(Kind.NODE, identity=key.removeprefix(self.nodes))
-        if not key.startswith(self.jobs):
+        parts = key.removeprefix(self.jobs).split("/")
+        if not key.startswith(self.jobs) or not all(parts):
             return Place(Kind.FOREIGN)
-        match key.removeprefix(self.jobs).split("/"):
+        match parts:
             case [job]:
                 return Place(Kind.JOB, job)
             case [job, "latest"]:

@@ -45,6 +45,7 @@ class Loaded:
     restores: tuple[RestoreRecord, ...]  # those that have not ended, or are owed something
     damaged: tuple[StoreError, ...] = ()  # values that cannot be read; each names its key
     latest_unix_s: Mapping[str, float] = field(default_factory=dict)  # by job; only `load` fills it
+    recent: tuple[AttemptRecord, ...] = ()  # the last committed ones of each job, oldest first
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -11,12 +12,14 @@ from coordinator.codec import decode
 from coordinator.core.errors import NotFound, StoreError, Where
 from coordinator.core.model import (
     AttemptRecord,
+    AttemptState,
     JobRecord,
     NodeFacts,
     RestoreRecord,
     Snapshot,
     WorkerRecord,
 )
+from coordinator.core.pace import RECENT
 from coordinator.core.snapshot import digest_of
 from coordinator.store.keys import Keys, Kind, Place
 from coordinator.store.kv import COMPACTED, Compacted, Event, Item, KeyValue, Range, below
@@ -25,6 +28,7 @@ from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Changed, Loaded
 PAGE_KEYS = 200  # keys of one answer; values are a few KiB, and 128 ranges fit in one request
 POINTS_PER_READ = 100
 PAGES_MAX = 100_000
+WORKERS_MAX = 100_000  # of one job; nothing loops over a number that somebody mistyped
 RELOADS_MAX = 3  # a listing that the compaction overtook is begun anew
 
 _CLASSES: dict[Kind, type[Any]] = {
@@ -134,6 +138,12 @@ class Reader:
                     f"{getattr(record, name)}",
                     advice="somebody copied or edited it; put it back or delete it",
                 )
+        nonsense = _nonsense(record)
+        if nonsense:
+            raise StoreError(
+                f"the value of {item.key} in the store makes no sense: {nonsense}",
+                advice="somebody edited it; put it back or delete it",
+            )
         return record
 
     async def join(self, snapshot: Snapshot, revision: int) -> Snapshot:
@@ -163,7 +173,7 @@ class Reader:
                 return names
             key = found[0].key
             job, *rest = key.removeprefix(self.keys.jobs).split("/")
-            if job not in names:
+            if job and job not in names:  # a key with an empty part is not ours
                 names.append(job)
             cursor = below(f"{self.keys.jobs}{job}/") if rest else f"{key}\0"
         raise StoreError(f"more than {PAGES_MAX} jobs below {self.keys.jobs}")
@@ -236,6 +246,7 @@ class Reader:
                     records[place.kind].append(self.record_of(_CLASSES[place.kind], item))
             except StoreError as error:
                 damaged.append(error)
+                error.at(job=place.job)
         return Loaded(
             listing.revision,
             tuple(replace(each, latest=latest.get(each.job, "")) for each in records[Kind.JOB]),
@@ -250,6 +261,7 @@ class Reader:
                 if each.owed or each.state not in ENDED_RESTORE
             ),
             tuple(damaged),
+            recent=_recent(records[Kind.ATTEMPT]),
         )
 
     def _changed(
@@ -281,8 +293,36 @@ class Reader:
         return self.record_of(cls, found[0]) if found else None
 
 
+def _recent(attempts: list[AttemptRecord]) -> tuple[AttemptRecord, ...]:
+    """The last committed attempts of each job, oldest first: they tell how long one takes."""
+    committed = [each for each in attempts if each.state is AttemptState.COMMITTED]
+    committed.sort(key=lambda each: each.requested_unix_s)
+    by_job: dict[str, deque[AttemptRecord]] = {}
+    for each in committed:
+        by_job.setdefault(each.job, deque(maxlen=RECENT)).append(each)
+    return tuple(each for of_job in by_job.values() for each in of_job)
+
+
 def _text(item: Item) -> str:
     try:
-        return item.value.decode()
+        text = item.value.decode()
     except UnicodeDecodeError as error:
         raise StoreError(f"the value of {item.key} in the store is not text: {error}") from error
+    if not text or "/" in text or "\0" in text:
+        raise StoreError(
+            f"the value of {item.key} in the store is no snapshot's id: {text[:80]!r}",
+            advice="delete it: the next checkpoint writes it anew",
+        )
+    return text
+
+
+def _nonsense(record: object) -> str:
+    """What in a record cannot be, whoever wrote it; empty when it can."""
+    for name, value in vars(record).items():
+        if isinstance(value, int | float) and not 0 <= value < float("inf"):
+            return f"{name} is {value}"
+    if isinstance(record, JobRecord) and record.workers > WORKERS_MAX:
+        return f"workers is {record.workers}, above {WORKERS_MAX}"
+    if isinstance(record, AttemptRecord) and any(w >= len(record.nodes) for w in record.owed):
+        return f"owed names workers {record.owed} of {len(record.nodes)}"
+    return ""

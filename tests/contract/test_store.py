@@ -373,6 +373,62 @@ async def test_damaged_value_is_named_and_keeps_nobody_else_down(bench: Bench) -
         await begun(store, "a9")
 
 
+async def test_foreign_and_senseless_values_keep_nobody_else_down(bench: Bench) -> None:
+    store = await bench.store()
+    await committed(store, "a1")
+    keys = store.keys
+    foreign = {
+        keys.latest("bad"): b"a/b",
+        keys.latest("worse"): b"",
+        keys.job("huge"): encode(replace(JOB, job="huge", workers=2**31 - 1)),
+        keys.job("less"): encode(replace(JOB, job="less", incarnation=-1)),
+        keys.attempt("nan", "a1"): b'{"attempt": "a1", "job": "nan", "state": 1, "cut": 1, '
+        b'"deadline_s": "NaN"}',
+        keys.attempt("owed", "a1"): encode(
+            replace(attempt("a1", AttemptState.ABORTED, "owed"), owed=(4,))
+        ),
+    }
+    ignored = {
+        f"{keys.jobs}": b"?",
+        f"{keys.jobs}/attempts/a1": encode(attempt("a1", AttemptState.HOLDING, "zzz")),
+        f"{keys.jobs}x//": b"?",
+        f"{keys.prefix}/elsewhere": b"?",
+    }
+    await bench.kv.write([], [Put(key, value) for key, value in (foreign | ignored).items()])
+    loaded = await store.load()
+    named = {each.what.split("the value of ")[1].split()[0] for each in loaded.damaged}
+    assert named == foreign.keys()
+    assert {each.where.job for each in loaded.damaged} == {
+        "bad", "worse", "huge", "less", "nan", "owed"
+    }  # fmt: skip
+    assert [(each.job, each.latest) for each in loaded.jobs] == [("llm", "a1")]
+    assert (await store.show("a1", "llm")).snapshot is not None
+    assert (await store.snapshot("a1")).snapshot == "a1"
+    await committed(store, "a2")
+    assert await latest(store) == "a2"
+
+
+async def test_what_is_owed_and_the_last_committed_attempts_are_loaded(bench: Bench) -> None:
+    store = await bench.store()
+    await store.put_job(JOB)
+    owing = replace(
+        attempt("a0", AttemptState.ABORTED), nodes=("node-0", "node-1"), owed=(1,), keep=True
+    )
+    await store.put_attempt(owing)
+    for number in range(1, 8):
+        name = f"a{number}"
+        await begun(store, name)
+        record = replace(attempt(name, AttemptState.COMMITTED), requested_unix_s=float(number))
+        await store.commit(snapshot(name), record)
+    await bench.rights[0].resign()
+    store = await bench.store()
+    loaded = await store.load()
+    assert loaded.attempts == (owing,)
+    assert [each.attempt for each in loaded.recent] == ["a3", "a4", "a5", "a6", "a7"]
+    await store.put_attempt(replace(owing, owed=()))
+    assert (await store.load()).attempts == ()
+
+
 async def test_value_of_another_record_under_a_key_is_named(bench: Bench) -> None:
     store = await bench.store()
     await committed(store, "a1")

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from coordinator.core import commands, events
 from coordinator.core.control import Control
+from coordinator.core.errors import AllstopError
 from coordinator.core.model import (
     AttemptRecord,
     Cut,
@@ -241,7 +242,7 @@ class World:
         made = self.snapshots[snapshot]
         return self.event(events.RestoreRequested(job, restore, made, 0.0, unix_s, files))
 
-    def new_leader(self) -> None:
+    def new_leader(self, damaged: tuple[AllstopError, ...] = ()) -> None:
         """Another coordinator takes over: it knows what the store holds, and shims attach to it."""
         self.epoch += 1
         name = f"c{self.epoch}"
@@ -252,6 +253,7 @@ class World:
             attempts=list(self.attempts.values()),
             restores=list(self.restores.values()),
             now=self.now,
+            damaged=damaged,
         )
         self.control.validate()
         self.carry_out(decided)

@@ -158,3 +158,19 @@ def test_a_bad_deadline(cli: Cli, text: str) -> None:
     assert ran.code == 2
     assert "--deadline" in ran.err
     assert cli.operator.requests == []
+
+
+def test_deadlines_of_phases(cli: Cli, operator: FakeOperator) -> None:
+    operator.replies["Checkpoint"] = committed()
+    ran = cli("checkpoint", "llm", "--phase-deadline", "dump=1m", "--phase-deadline=gpu-lock=5")
+    assert ran.code == 0, ran.err
+    named = {(each.phase, each.deadline_s) for each in cli.request("Checkpoint").phase_deadlines}
+    assert named == {(records.PHASE_DUMP, 60.0), (records.PHASE_GPU_LOCK, 5.0)}
+
+
+@pytest.mark.parametrize("text", ["", "60s", "dump", "nap=60s", "dump=", "dump=-1s", "=5s"])
+def test_a_bad_deadline_of_a_phase(cli: Cli, text: str) -> None:
+    ran = cli("checkpoint", "llm", "--phase-deadline", text)
+    assert ran.code == 2
+    assert "--phase-deadline" in ran.err
+    assert cli.operator.requests == []

@@ -71,6 +71,30 @@ def test_jobs(cli: Cli, operator: FakeOperator) -> None:
     assert view["workers"][0]["state"] == "running"
 
 
+def test_what_waits_and_what_is_damaged_stands_below_the_jobs(
+    cli: Cli, operator: FakeOperator
+) -> None:
+    operator.replies["ListJobs"] = pb.ListJobsReply(
+        jobs=[
+            pb.JobView(
+                job=records.JobRecord(job="gpt"), state="damaged", problems=["its value is garbage"]
+            ),
+            pb.JobView(
+                job=records.JobRecord(job="llm"), state="starting", waiting="attempt a1 has the job"
+            ),
+        ]
+    )
+    lines = cli("jobs").out.splitlines()
+    assert [line.split()[1] for line in lines[1:3]] == ["damaged", "starting"]
+    assert lines[3:] == [
+        "gpt: its value is garbage",
+        "llm: a started worker waits: attempt a1 has the job",
+    ]
+    gpt, llm = cli("jobs", "-o", "json").json
+    assert gpt["problems"] == ["its value is garbage"]
+    assert llm["waiting"] == "attempt a1 has the job"
+
+
 def test_no_jobs_is_said(cli: Cli, operator: FakeOperator) -> None:
     operator.replies["ListJobs"] = pb.ListJobsReply()
     assert "no job" in cli("jobs").out

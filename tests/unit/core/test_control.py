@@ -1,13 +1,15 @@
 """The door: sessions, nodes, views, the journal, and the work done per event."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
 from coordinator.core import commands, events
-from coordinator.core.errors import BadRequest, BugError, IllegalEvent
+from coordinator.core.errors import BadRequest, BugError, IllegalEvent, StoreError
 from coordinator.core.model import AttemptState, Cut, JobRecord, RestoreState
 from coordinator.core.policy import Policy
+from tests.support.core_checks import two_and_a_spare
 from tests.support.core_shims import Node, Worker, facts
 from tests.support.core_world import World
 
@@ -219,3 +221,38 @@ def test_an_attempt_costs_the_same_per_worker_however_many_there_are() -> None:
     many, took = run_attempt(4096)
     assert many <= few * 16 * 1.3, "announcements or orders grow faster than the job"
     assert took < 6.0, "4,096 workers took 1.1 s of processor time when this was written"
+
+
+# -- what of the store cannot be used --------------------------------------------------------------
+
+
+def test_damage_is_shown_with_its_job_and_stops_nobody_else() -> None:
+    world = two_and_a_spare()
+    world.checkpoint("llm", "a1")
+    world.settle()
+    bad = StoreError("the value of /allstop/jobs/gpt in the store is not text").at(job="gpt")
+    odd = StoreError("the value of /allstop/jobs/llm/attempts/a9 is damaged").at(job="llm")
+    world.new_leader(damaged=(bad, odd))
+    world.settle()
+    gpt, llm = world.control.jobs()
+    assert (gpt.job.job, gpt.state, gpt.problems) == ("gpt", "damaged", (bad.what,))
+    assert (llm.job.job, llm.state, llm.problems) == ("llm", "running", (odd.what,))
+    world.checkpoint("llm", "a2")
+    world.settle()
+    assert world.snapshots["a2"]
+
+
+def test_a_record_of_a_later_epoch_is_left_alone_and_shown() -> None:
+    world = two_and_a_spare()
+    world.checkpoint("llm", "a1")
+    world.settle()
+    world.attempts["a0"] = replace(
+        world.attempts["a1"], attempt="a0", state=AttemptState.PERSISTING, epoch=2**40
+    )
+    world.new_leader()
+    world.settle()
+    assert world.control.attempt("a0") is None
+    assert "a0 is of epoch 1099511627776" in world.control.jobs()[0].problems[0]
+    world.checkpoint("llm", "a2")
+    world.settle()
+    assert world.snapshots["a2"]

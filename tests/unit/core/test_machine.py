@@ -58,8 +58,9 @@ class Cluster(RuleBasedStateMachine):
 
     def watch(self, command: commands.Command) -> None:
         if isinstance(command, commands.SendOrder) and command.phase is Phase.PERSIST:
-            if self.cuts.setdefault(command.action, command.epoch) == command.epoch:
-                self.check_cut(command)  # an heir asks again, long after the cut
+            cut_in = self.cuts.setdefault(command.action, command.epoch)
+            if command.epoch == cut_in:  # an heir asks again, long after the cut
+                self.check_cut(command)
         if isinstance(command, commands.CommitSnapshot):
             self.check_snapshot(command)
 
