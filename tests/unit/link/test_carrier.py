@@ -269,6 +269,18 @@ async def test_a_second_stream_of_a_node_loses_the_first_before_it_attaches() ->
     assert await sent(second) == ["welcome 5", "order 5 1"]
 
 
+async def test_the_older_of_two_streams_is_refused_when_it_comes_second() -> None:
+    carrier, uplink = Carrier("c"), FakeUplink(5)
+    carrier.follow(uplink)
+    first, second = hello("node-1"), hello("node-1")
+    first.number, second.number = 1, 2
+    stream = carrier.attach(second)
+    with pytest.raises(Fenced, match="newer stream"):
+        carrier.attach(first)
+    assert stream.ending is None
+    assert carrier.nodes == ("node-1",)
+
+
 async def test_a_stream_that_is_not_read_ends_with_the_reason() -> None:
     carrier, uplink = Carrier("c", outgoing_max=3), FakeUplink(5)
     carrier.follow(uplink)

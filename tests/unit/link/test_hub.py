@@ -159,6 +159,26 @@ async def test_a_node_that_comes_through_another_carrier_is_lost_at_the_first() 
     assert hub.order(park("node-1"))
 
 
+async def test_a_hello_that_a_later_one_has_overtaken_is_not_heard() -> None:
+    """The shim dialled a, then b; what came through b was faster."""
+    hub, told = hub_with_log()
+    (one, down), (two, _) = joined(hub, "a"), joined(hub, "b")
+    first, second = (
+        shim_pb2.Hello(facts=to_proto(facts_of("node-1")), session="s", number=number)
+        for number in (1, 2)
+    )
+    say(hub, two, 1, hello=second)
+    say(hub, one, 1, hello=first)
+    assert kinds(told) == ["NodeAttached"]
+    hub.flush()
+    assert down.dismissed() == [1]
+    hub.part(two, LinkError("gone"))
+    say(hub, one, 2, hello=first)
+    assert hub.nodes == ()
+    say(hub, one, 3, hello=shim_pb2.Hello(facts=first.facts, session="another", number=1))
+    assert hub.nodes == ("node-1",)
+
+
 async def test_with_a_carrier_all_its_nodes_are_lost_and_the_reason_names_it() -> None:
     hub, told = hub_with_log()
     (one, down), (two, _) = joined(hub, "a"), joined(hub, "b")

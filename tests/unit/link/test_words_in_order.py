@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from allstop.v1 import carrier_pb2, shim_pb2
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coordinator.codec import to_proto
@@ -338,6 +338,7 @@ STEPS = st.lists(
 )
 
 
+@example([("attach", 0, 1), ("attach", 0, 0)])  # the later Hello arrives first
 @settings(max_examples=100, deadline=None)
 @given(STEPS)
 def test_words_and_orders_keep_their_order_whoever_leads(steps: list[tuple[str, int, int]]) -> None:
