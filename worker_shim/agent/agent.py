@@ -124,6 +124,9 @@ class Agent:
         kind = message.WhichOneof("body")
         if kind == "order":
             self._on_order(message.order)
+        elif kind == "orders":
+            for order in message.orders.orders:
+                self._on_order(order)
         elif kind == "fenced":
             self._spawn(self._on_fenced(message.fenced))
         elif kind == "admitted":

@@ -18,6 +18,7 @@ from coordinator.core.errors import AllstopError, LinkError
 log = structlog.get_logger(__name__)
 
 OUTGOING_MAX = 1_024
+JOINED_MAX = 16  # results beside the first in one message
 PROGRESS_MAX = 64  # beyond this many waiting messages progress is not worth sending
 WELCOME_S = 5.0
 BACKOFF_FIRST_S = 0.1
@@ -189,10 +190,26 @@ class Stream:
 
 
 async def _requests(queue: Outgoing) -> AsyncIterator[shim_pb2.ShimMessage]:
-    """What is sent, in order, until Goodbye or the end of the stream."""
-    while (message := await queue.get()) is not None:
-        yield message
-        queue.task_done()
+    """What is sent, in order, until Goodbye or the end of the stream.
+
+    Results that wait behind one another go as one message: it costs more than what is in it.
+    """
+    ahead: list[shim_pb2.ShimMessage | None] = []
+    while (message := ahead.pop() if ahead else await queue.get()) is not None:
+        results = [message.result] if message.HasField("result") else []
+        while results and not queue.empty() and len(results) <= JOINED_MAX:
+            following = queue.get_nowait()
+            if following is None or not following.HasField("result"):
+                ahead.append(following)
+                break
+            results.append(following.result)
+        if len(results) > 1:
+            joined = shim_pb2.OrderResults(results=results)
+            yield shim_pb2.ShimMessage(results=joined)
+        else:
+            yield message
+        for _ in range(len(results) or 1):
+            queue.task_done()
         if message.HasField("goodbye"):
             return
 

@@ -78,6 +78,24 @@ def link_hashed(
     return _hashed(target, name, None, stop, progress)
 
 
+def link_known(
+    source: Path,
+    target: Path,
+    stored: StoredFile,
+    *,
+    stop: threading.Event,
+    progress: Callable[[int], None],
+) -> StoredFile:
+    """Give a file whose digest is known a second name; raises CopyStopped and OSError.
+
+    A symbolic one: a hard link would change the ctime that the file is known by.
+    """
+    _begin(target, stop)
+    os.symlink(os.path.abspath(source), target)
+    progress(stored.size_bytes)
+    return stored
+
+
 def _begin(target: Path, stop: threading.Event) -> None:
     """A copy that was told to stop makes nothing: its directory may be gone already."""
     if stop.is_set():

@@ -21,9 +21,16 @@ from urllib.parse import quote
 
 from coordinator.core.errors import DriverError
 from worker_shim.images import manifest as manifests
-from worker_shim.images.copying import CopyStopped, copy_hashed, link_hashed, sync_directory
+from worker_shim.images.copying import (
+    CopyStopped,
+    copy_hashed,
+    link_hashed,
+    link_known,
+    sync_directory,
+)  # fmt: skip
+from worker_shim.images.known import TICK_S, KnownFiles
 from worker_shim.images.names import checked_name, inside
-from worker_shim.images.port import Manifest
+from worker_shim.images.port import Manifest, StoredFile
 from worker_shim.images.priority import go_first, session_goes_first, yield_to_others
 from worker_shim.images.staging import OWNER
 from worker_shim.images.transfer import Copy, Progress, Transfer, Work, bounded, run_all
@@ -44,6 +51,7 @@ class DirectoryStore:
         """Open (or make) the store for a node's shim; raises DriverError when it cannot be used."""
         self.root = root
         self._mark = f"@{quote(node, safe='')}"
+        self._known = KnownFiles()
         try:
             (root / PARTIAL).mkdir(mode=0o700, parents=True, exist_ok=True)
             self._identity = _identity(root)
@@ -89,6 +97,7 @@ class DirectoryStore:
             for directory in (path for path in half.rglob("*") if path.is_dir()):
                 sync_directory(directory)
             sync_directory(half)
+            self._remember(copies, stored)
             if job.stop.is_set():
                 raise CopyStopped
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,11 +116,19 @@ class DirectoryStore:
             raise _store_error(error, self.root, definite=False) from error
         return manifests.digest_of(encoded)
 
+    def _remember(self, copies: Sequence[Copy], stored: Sequence[StoredFile]) -> None:
+        """What is hashed now needs no second reading here; under its own name it is not yet."""
+        time.sleep(TICK_S)
+        for copy, file in zip(copies, stored, strict=True):
+            if file.size_bytes >= LINK_BYTES_MIN:
+                self._known.remember(copy.target, file.digest)
+
     async def fetch(
         self, place: str, digest: str, into: Path, *, progress: Progress, deadline_s: float
     ) -> Manifest:
         """Bring the images to the existing directory `into`, verifying every digest.
 
+        What this shim wrote itself and nobody changed is not read again; see `known`.
         Large files are links to those in the store, small ones, which a restore may rewrite, are
         copies. Nobody writes through a link: criu opens images read-only, and what of them is
         changed (addresses) is written aside and renamed into place.
@@ -121,7 +138,7 @@ class DirectoryStore:
         """
         source = inside(self.root, place)
         job = Transfer(0, progress)
-        work = partial(_fetch, source, digest, into, job)
+        work = partial(_fetch, source, digest, into, job, self._known)
         return await bounded(work, job, deadline_s, f"reading {place} from the image store")
 
     def place(self, job: str, action: str, worker: int) -> str:
@@ -164,7 +181,7 @@ def _untouched(half: Path, seconds: float) -> bool:
     return time.time() - newest >= seconds
 
 
-def _fetch(source: Path, digest: str, into: Path, job: Transfer) -> Manifest:
+def _fetch(source: Path, digest: str, into: Path, job: Transfer, known: KnownFiles) -> Manifest:
     try:
         encoded = (source / manifests.FILE_NAME).read_bytes()
     except FileNotFoundError as error:
@@ -183,7 +200,7 @@ def _fetch(source: Path, digest: str, into: Path, job: Transfer) -> Manifest:
     try:
         # Hashing many large files at once is worth a core each; the largest ones come first.
         order = sorted(range(len(copies)), key=lambda at: -copies[at].size_bytes)
-        works = [_bringing(copies[at], job) for at in order]
+        works = [_bringing(copies[at], manifest.files[at], job, known) for at in order]
         threads = min(VERIFIERS_MAX, max(COPIERS, os.cpu_count() or 1))
         with session_goes_first():
             brought = run_all(works, job, threads=threads, begin=go_first)
@@ -219,9 +236,16 @@ def _copying(copy: Copy, job: Transfer, *, sync: bool) -> Work:
     )
 
 
-def _bringing(copy: Copy, job: Transfer) -> Work:
+def _bringing(copy: Copy, wanted: StoredFile, job: Transfer, known: KnownFiles) -> Work:
     if copy.size_bytes < LINK_BYTES_MIN:
         return _copying(copy, job, sync=False)
+    if known.digest(copy.source) == wanted.digest:
+        return partial(
+            link_known,
+            *(copy.source, copy.target, wanted),
+            stop=job.stop,
+            progress=job.advance,
+        )
     return partial(
         link_hashed,
         *(copy.source, copy.target, copy.name),
