@@ -215,6 +215,9 @@ class SimImageStore:
         self.machine, self._shared = machine, machine.world.images
         self.identity = self._shared.identity
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shared, name)
+
     async def put(
         self,
         staged: Path,

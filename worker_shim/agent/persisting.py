@@ -18,7 +18,8 @@ Progress = Callable[[Order, int, int], None]
 async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Progress) -> Outcome:
     """Put the staged images into the store and complete the record; staging is then removed.
 
-    Raises DriverError, with nothing published, when staging is not what the dump left there.
+    Raises DriverError when staging is not what the dump left there: with nothing published, or,
+    where it was changed while it was copied, with something that UNDO deletes.
     A crash before the store's rename leaves nothing visible there; one after it leaves a directory
     that no snapshot names.
     """
@@ -35,6 +36,7 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
         deadline_s=deadline.left_s,
     )
     worker.published[order.action] = where
+    await asyncio.to_thread(_require_as_dumped, worker, dumped, place)
     record = replace(
         dumped.record,
         manifest=where,

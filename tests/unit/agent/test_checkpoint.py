@@ -220,6 +220,19 @@ async def test_staging_that_is_not_what_the_dump_left_is_not_published(
     assert rig.free()
 
 
+async def test_staging_that_changes_while_it_is_copied_is_no_snapshots(rig: Rig) -> None:
+    await rig.to("DUMP")
+    rig.store.hang = asyncio.Event()
+    since = rig.give("PERSIST")
+    await asyncio.wait_for(rig.store.hanging.wait(), 5)
+    _cut_short(rig.staging.place("llm", 0, "a1"))
+    rig.store.hang.set()
+    failed = (await rig.answer("PERSIST", since)).failure
+    assert (failed.kind, "the dump left 1000" in failed.what) == ("DriverError", True)
+    await rig.done("UNDO")
+    assert rig.store.published == {}
+
+
 async def test_a_failed_persist_leaves_staging_for_the_undo(rig: Rig) -> None:
     from coordinator.core.errors import DriverError
 
