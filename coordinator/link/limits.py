@@ -1,0 +1,109 @@
+"""What a shim may say at most: numbers that the core counts up to, and texts that it keeps.
+
+A number out of range ends the stream: nothing sensible follows it. A text that is too long is cut,
+since what it is about still counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from allstop.v1 import records_pb2, shim_pb2
+
+from coordinator.core.errors import BadRequest, Where
+
+WORKERS_MAX = 65_536  # of one job; lists as long as this are made
+RANKS_MAX = 1 << 20  # of one job
+BOUNDARY_MAX = 1 << 53
+INCARNATION_MAX = 1 << 30
+BYTES_MAX = 1 << 47  # of one worker: WORKERS_MAX of them can still be added up
+MS_MAX = 1 << 40
+WORKERS_PER_NODE_MAX = 1_024
+FINDINGS_MAX = 256
+TEXT_CHARS_MAX = 2_000
+LINES_MAX = 40
+LOG_TAIL_CHARS_MAX = 4_096
+
+
+def check_said(message: shim_pb2.ShimMessage) -> None:
+    """Hold one message against the limits; raises BadRequest naming the field, cuts texts."""
+    kind = message.WhichOneof("body")
+    if kind == "result":
+        _result(message.result)
+    elif kind == "report":
+        _workers(message.report.workers)
+    elif kind == "hello":
+        _workers(message.hello.workers)
+    elif kind == "progress":
+        _number("worker", message.progress.worker, WORKERS_MAX - 1)
+        _number("done_bytes", message.progress.done_bytes, BYTES_MAX)
+        _number("total_bytes", message.progress.total_bytes, BYTES_MAX)
+    elif kind == "exited":
+        _number("worker", message.exited.worker, WORKERS_MAX - 1)
+        _number("incarnation", message.exited.incarnation, INCARNATION_MAX)
+        message.exited.log_tail = message.exited.log_tail[-LOG_TAIL_CHARS_MAX:]
+    elif kind == "goodbye":
+        message.goodbye.reason = _cut(message.goodbye.reason)
+
+
+def _number(field: str, value: int, most: int, least: int = 0) -> None:
+    if not least <= value <= most:
+        raise BadRequest(
+            f"{field} is {value}, and may be {least} to {most}",
+            advice="the shim is broken, or of another version",
+        )
+
+
+def _workers(workers: Iterable[records_pb2.WorkerState]) -> None:
+    count = 0
+    for worker in workers:
+        count += 1
+        _number("worker", worker.worker, WORKERS_MAX - 1)
+        _number("workers", worker.workers, WORKERS_MAX)
+        _number("world_size", worker.world_size, RANKS_MAX)
+        _number("incarnation", worker.incarnation, INCARNATION_MAX)
+        _ranks(worker.ranks)
+        _findings(worker.findings)
+    if count > WORKERS_PER_NODE_MAX:
+        raise BadRequest(
+            f"a node with {count} workers, and it may have {WORKERS_PER_NODE_MAX}",
+            where=Where(),
+        )
+
+
+def _ranks(ranks: Iterable[records_pb2.RankState]) -> None:
+    for rank in ranks:
+        _number("rank", rank.rank, RANKS_MAX - 1)
+        _number("boundary", rank.boundary, BOUNDARY_MAX, least=-1)
+
+
+def _findings(findings: Iterable[records_pb2.Finding]) -> None:
+    for number, finding in enumerate(findings):
+        _number("findings of a worker", number + 1, FINDINGS_MAX)
+        finding.text, finding.code = _cut(finding.text), finding.code[:64]
+
+
+def _result(result: shim_pb2.OrderResult) -> None:
+    _number("worker", result.worker, WORKERS_MAX - 1)
+    _number("held_ms", result.held_ms, MS_MAX)
+    _ranks(result.ranks)
+    _findings(result.findings)
+    if result.HasField("failure"):
+        failure = result.failure
+        failure.what, failure.advice = _cut(failure.what), _cut(failure.advice)
+        lines = [_cut(line) for line in failure.details[:LINES_MAX]]
+        if lines != list(failure.details):
+            del failure.details[:]
+            failure.details.extend(lines)
+    if result.HasField("record"):
+        record = result.record
+        _number("worker of the record", record.worker, WORKERS_MAX - 1)
+        _number("image_bytes", record.image_bytes, BYTES_MAX)
+        _number("memory_bytes", record.memory_bytes, BYTES_MAX)
+        _number("held_ms", record.held_ms, MS_MAX)
+        _number("dump_ms", record.dump_ms, MS_MAX)
+        _ranks(record.ranks)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]} …"
