@@ -12,6 +12,7 @@ from allstop.v1 import shim_pb2
 from coordinator.core.errors import AllstopError, LinkError, Where
 
 OUTGOING_MAX = 1_024
+JOINED_MAX = 16  # orders beside the first in one message
 
 Message = TypeVar("Message")
 Right = Callable[[], None]
@@ -105,6 +106,21 @@ class Outbox(Generic[Message]):
             return message
         return None
 
+    def next_while(self, fits: Callable[[Message], bool], at_most: int) -> list[Message]:
+        """Messages at the head that fit and may go."""
+        taken: list[Message] = []
+        while self._waiting and len(taken) < at_most:
+            message, right = self._waiting[0]
+            try:
+                right()
+            except AllstopError:
+                break  # `next` refuses it
+            if not fits(message):
+                break
+            taken.append(message)
+            self._waiting.popleft()
+        return taken
+
     async def wait(self) -> None:
         """Wait until there is something to send, or the stream has ended."""
         if self.ending is None and not self._waiting:
@@ -163,7 +179,6 @@ class ShimStream:
 
     def welcome(self, message: shim_pb2.CoordinatorMessage, right: Right) -> bool:
         """Queue a Welcome; the shim answers all but the first of a stream with a new Hello."""
-        self.attachment = 0
         self.hellos_due += 1
         return self.send(message, right)
 
@@ -184,6 +199,17 @@ class ShimStream:
     def next(self) -> shim_pb2.CoordinatorMessage | None:
         """The next message that may go; None when there is none."""
         return self._outbox.next(sent=self._sent, refused=self._unsent)
+
+    def next_joined(self) -> shim_pb2.CoordinatorMessage | None:
+        """The same, with the orders that wait behind an order in one message with it."""
+        first = self.next()
+        if first is None or not first.HasField("order"):
+            return first
+        more = self._outbox.next_while(lambda message: message.HasField("order"), JOINED_MAX)
+        if not more:
+            return first
+        orders = [first.order, *(message.order for message in more)]
+        return shim_pb2.CoordinatorMessage(orders=shim_pb2.Orders(orders=orders))
 
     async def wait(self) -> None:
         """Wait until there is something to send, or the stream has ended."""
