@@ -31,19 +31,19 @@ S = AttemptState
 
 def abort(a: Attempt, failure: Failure, now: float) -> list[Command]:
     """Give the attempt up for a reason; with nothing ordered yet it ends at once."""
-    a.failure = failure
-    phase = failure.phase or str(a.state)
+    a.failure = failure = trouble.in_phase(a, failure)
+    why = trouble.given_up(failure)
     a.close_all(now)
     if not a.ordered:
-        return finish(a, f"given up before anything was held: {failure.what}", now)
+        return finish(a, f"{why}; nothing was held", now)
     for member in a.members.values():
         if member.worker in a.lost:
             a.note(f"{member} is out of reach and lets go by its own timer")
     reachable = a.in_reach()
     if not reachable:
-        return finish(a, f"given up in {phase}: {failure.what}", now)
+        return finish(a, why, now)
     orders = UNDOING.begin(a, reachable, now)
-    a.move(S.ABORTING, f"given up in {phase}: {failure.what}")
+    a.move(S.ABORTING, why)
     # An heir of the cut would go on with it; of an earlier state it knows that it is to be undone.
     record = [PutAttempt(a.record())] if a.cut_recorded else []
     return [*orders, *record, a.announce(now)]
@@ -58,7 +58,7 @@ def inherit(a: Attempt, failure: Failure, now: float) -> list[Command]:
     """Give up an attempt of an earlier leader; its workers are told as their nodes attach."""
     a.failure = failure
     orders = UNDOING.inherit(a, now)
-    a.move(S.ABORTING, failure.what)
+    a.move(S.ABORTING, trouble.given_up(failure))
     record = [PutAttempt(a.record())] if a.cut_recorded else []
     return [*orders, *record, a.announce(now)]
 
@@ -149,8 +149,8 @@ def _orders(a: Attempt, sent: Round, members: list[Member], now: float) -> list[
 
 
 def _end(a: Attempt, now: float) -> list[Command]:
-    what = a.failure.what if a.failure else a.reason
-    return finish(a, f"{what}; the workers in reach run on" if a.members else what, now)
+    why = trouble.given_up(a.failure) if a.failure else a.reason
+    return finish(a, f"{why}; the workers in reach run on" if a.members else why, now)
 
 
 UNDOING = Undoing(

@@ -159,8 +159,8 @@ class Action(Generic[S]):
 
     @property
     def phase(self) -> str:
-        """The phase that is under way, for errors."""
-        return next((str(phase) for phase in self.rounds), str(self.state))
+        """The phase that is under way, for errors; of several the one that was begun last."""
+        return next((str(phase) for phase in reversed(self.rounds)), str(self.state))
 
     def observe(self, worker: int, ranks: tuple[RankState, ...]) -> None:
         """Remember what a shim last reported of a member's ranks; decides nothing."""

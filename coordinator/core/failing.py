@@ -30,20 +30,20 @@ S = RestoreState
 
 def fail(r: Restore, failure: Failure, now: float) -> list[Command]:
     """Give the restore up for a reason; with nothing ordered yet it ends at once."""
-    r.failure = failure
-    phase = failure.phase or str(r.state)
+    r.failure = failure = trouble.in_phase(r, failure)
+    why = trouble.given_up(failure)
     r.close_all(now)
     r.strays.clear()
     if not r.ordered:
-        return finish(r, f"given up before anything was touched: {failure.what}", now)
+        return finish(r, f"{why}; nothing was touched", now)
     for member in r.members.values():
         if member.worker in r.lost:
             r.note(f"{member} is out of reach, and {_on_return(r)}")
     reachable = r.in_reach()
     if not reachable:
-        return finish(r, f"given up in {phase}: {failure.what}", now)
+        return finish(r, why, now)
     orders = UNDOING.begin(r, reachable, now)
-    r.move(S.FAILING, f"given up in {phase}: {failure.what}")
+    r.move(S.FAILING, why)
     return [*orders, r.announce(now)]
 
 
@@ -51,7 +51,7 @@ def inherit(r: Restore, failure: Failure, now: float) -> list[Command]:
     """Give up a restore of an earlier leader; its nodes are told as they attach."""
     r.failure = failure
     orders = UNDOING.inherit(r, now)
-    r.move(S.FAILING, failure.what)
+    r.move(S.FAILING, trouble.given_up(failure))
     return [*orders, r.announce(now)]
 
 
@@ -186,8 +186,8 @@ def _orders(r: Restore, sent: Round, members: list[Member], now: float) -> list[
 
 
 def _end(r: Restore, now: float) -> list[Command]:
-    what = r.failure.what if r.failure else r.reason
-    return finish(r, f"{what}; the snapshot is untouched", now)
+    why = trouble.given_up(r.failure) if r.failure else r.reason
+    return finish(r, f"{why}; the snapshot is untouched", now)
 
 
 def _on_return(r: Restore) -> str:

@@ -28,6 +28,24 @@ def verb(event: NodeLost | NodeLeft) -> str:
     return "was lost" if isinstance(event, NodeLost) else "left"
 
 
+def given_up(failure: Failure) -> str:
+    """Why an action is over, in one sentence that names the phase and whom it was about."""
+    place = (
+        f"worker {failure.worker}" if failure.worker >= 0 else "",
+        f"rank {failure.rank}" if failure.rank >= 0 else "",
+        failure.node,
+    )
+    missing = [name for name in place if name and name not in failure.what]
+    who = f" ({', '.join(missing)})" if missing else ""
+    where = f"given up in {failure.phase}: " if failure.phase else ""
+    return f"{where}{failure.what}{who}"
+
+
+def in_phase(a: Action[Any], failure: Failure) -> Failure:
+    """The failure with the phase that is under way, where it names none."""
+    return failure if failure.phase else replace(failure, phase=a.phase)
+
+
 def of_node(a: Action[Any], event: NodeLost | NodeLeft, what: str, advice: str) -> Failure:
     """A node with members of the action is gone; `what` says what that means for them."""
     return Failure(
