@@ -254,9 +254,10 @@ class Election:
             right.check()
             view = await self._candidates()
             candidates = sorted(view.found[0], key=lambda each: each.create_revision)
-            own = [each.key for each in candidates].index(right.key) if candidates else -1
-            if own < 0:
+            keys = [each.key for each in candidates]
+            if right.key not in keys:
                 raise StoreError(f"our candidacy {right.key} is gone from the store")
+            own = keys.index(right.key)
             if own == 0:
                 return
             await self._wait_gone(candidates[own - 1].key, view.revision)

@@ -72,6 +72,22 @@ async def test_candidate_that_gives_up_leaves_nothing_behind(bench: Bench) -> No
     first.check()
 
 
+async def test_candidate_whose_lease_ended_stands_again(bench: Bench) -> None:
+    first = await bench.lead("one")
+    waiting = asyncio.create_task(bench.lead("two", ttl_s=6.0))
+    await candidates(bench, 2)
+    keys = f"{bench.prefix}/leader/"
+    found = (await bench.kv.read(Range(keys, below(keys)))).found[0]
+    lost = max(found, key=lambda each: each.create_revision)
+    await bench.kv.revoke(lost.lease)  # as when no renewal came through for a lease
+    await candidates(bench, 1)
+    await candidates(bench, 2)
+    first.check()
+    await first.resign()
+    second = await asyncio.wait_for(waiting, WAIT_S)
+    assert second.epoch > lost.create_revision
+
+
 async def test_right_is_kept_up_longer_than_its_lease(bench: Bench) -> None:
     right = await bench.lead("one", ttl_s=2.0)
     with pytest.raises(TimeoutError):
