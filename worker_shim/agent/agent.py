@@ -79,6 +79,11 @@ class Agent:
             lane.busy or lane.worker.alive or lane.worker.action for lane in self._lanes.values()
         )
 
+    @property
+    def copying(self) -> bool:
+        """Whether something still reads or writes the image store."""
+        return any(lane.worker.copying for lane in self._lanes.values())
+
     def _exited(self, worker: Worker) -> None:
         log.info("worker ended", worker=worker.name, exit_code=worker.exit_code)
         self.send(wire.exited_message(worker.report(), worker.log_tail()))

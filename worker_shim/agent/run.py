@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -26,6 +28,7 @@ from worker_shim.facts import NodeProbe
 log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
+HANGING_S = 5.0  # for a hanging store to answer once the shim has ended
 SIGNAL_EXIT = 128  # a shell's exit code for a program that signal N ended is 128 + N
 
 
@@ -65,6 +68,7 @@ async def _run(
     if not trouble:
         await drivers.images.warm_up()
     worker = agent.worker(spec.job, spec.worker) if spec is not None else None
+    code = 0
     with _signals() as told:
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -93,6 +97,23 @@ async def _run(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if agent.copying:
+                _end_anyway(code)
+
+
+def _end_anyway(code: int) -> None:
+    """A thread that waits for a store which does not answer must not keep this process for ever.
+
+    Everything is stopped by now; Python itself would wait for its threads without end.
+    """
+
+    def end() -> None:
+        time.sleep(HANGING_S)
+        log.error("the image store does not answer; leaving all the same", after_s=HANGING_S)
+        sys.stdout.flush()
+        os._exit(code)
+
+    threading.Thread(target=end, name="end anyway", daemon=True).start()
 
 
 async def _until_end(

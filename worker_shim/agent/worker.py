@@ -250,6 +250,11 @@ class Worker:
 
         task.add_done_callback(ended)
 
+    @property
+    def copying(self) -> bool:
+        """Whether something reads or writes the image store for it."""
+        return bool(self._copying)
+
     def tell_copies_to_stop(self, action: str = "") -> set[asyncio.Task[None]]:
         """Tell what copies (for an action, or at all) to stop, once; returns what still runs."""
         told: set[asyncio.Task[None]] = set()
