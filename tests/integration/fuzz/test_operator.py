@@ -1,0 +1,92 @@
+"""Bad requests to every method of the operator's service: a clear error, and nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from allstop.v1 import operator_pb2
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.integration.fuzz.material import damaged, messages
+from tests.integration.fuzz.world import World, call_raw, world
+
+METHODS = operator_pb2.DESCRIPTOR.services_by_name["Operator"].methods
+CHANGES = ("Checkpoint", "Restore", "Abort")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def running() -> AsyncIterator[World]:
+    """One coordinator for all examples: what the first one spoils the later ones see."""
+    async with world() as made:
+        yield made
+
+
+def request_of(method: str) -> type[Any]:
+    """The class of a method's request."""
+    found = next(each for each in METHODS if each.name == method)
+    return getattr(operator_pb2, found.input_type.name)  # type: ignore[no-any-return]
+
+
+def streams(method: str) -> bool:
+    """Whether it answers with a stream."""
+    return bool(next(each for each in METHODS if each.name == method).server_streaming)
+
+
+def makes_sense(method: str, request: Any) -> bool:
+    """Whether a coordinator may rightly do what is asked: not what is tried here."""
+    if method == "Checkpoint":
+        return request.job == "llm" and request.cut in (0, 1, 2)
+    return method == "Restore" and request.job == "llm"
+
+
+@pytest.mark.parametrize("method", [each.name for each in METHODS])
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+async def test_any_request(running: World, method: str, data: st.DataObject) -> None:
+    before = await running.looks()
+    request = data.draw(messages(request_of(method), running.snapshot))
+    assume(not makes_sense(method, request))
+    answered = await call_raw(
+        running.channel, method, request.SerializeToString(), stream=streams(method)
+    )
+    assert not (answered and method in CHANGES and method != "Abort"), request
+    assert await running.looks() == before
+
+
+@pytest.mark.parametrize("method", [each.name for each in METHODS])
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+async def test_any_bytes(running: World, method: str, data: st.DataObject) -> None:
+    before = await running.looks()
+    kind = request_of(method)
+    raw = data.draw(st.binary(max_size=64) | damaged(messages(kind, running.snapshot)))
+    request = kind()
+    try:
+        request.ParseFromString(raw)
+    except Exception:
+        request = None
+    assume(request is None or not makes_sense(method, request))
+    answered = await call_raw(running.channel, method, raw, stream=streams(method))
+    assert request is not None or not answered
+    assert await running.looks() == before
+
+
+@pytest.mark.parametrize("deadline_s", [-1.0, float("nan"), float("inf"), 1e308, -0.5])
+@pytest.mark.parametrize("method", ["Checkpoint", "Restore"])
+async def test_a_deadline_that_is_none(running: World, method: str, deadline_s: float) -> None:
+    before = await running.looks()
+    request = request_of(method)(job="llm", deadline_s=deadline_s)
+    assert not await call_raw(running.channel, method, request.SerializeToString(), stream=True)
+    assert await running.looks() == before
+
+
+@pytest.mark.parametrize("method", [each.name for each in METHODS])
+async def test_a_message_beyond_all_sizes(running: World, method: str) -> None:
+    before = await running.looks()
+    raw = b"\x0a\x80\x80\x80\x10" + b"x" * (32 << 20)
+    assert not await call_raw(running.channel, method, raw, stream=streams(method))
+    assert await running.looks() == before
