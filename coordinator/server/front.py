@@ -93,6 +93,7 @@ async def run_front(options: FrontOptions) -> None:
             tls=options.tls,
         )
         stack.push_async_callback(serving.stop)
+        log.info("serving", pid=os.getpid(), addresses=serving.addresses)
         await first_of(following.run(), _say_so(), stopping.wait())
 
 

@@ -67,5 +67,6 @@ def log_to_stderr() -> None:
                 else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
             ),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # one write for a line: fronts write to the same place
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
     )
