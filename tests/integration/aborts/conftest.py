@@ -1,0 +1,70 @@
+"""One deployment for all tests of this package, made anew when a test broke it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from lab import Lab
+from tests.integration.aborts.kit import Patient
+from tests.integration.badluck.kit import NODES
+
+STORE_BYTES = 4 << 30  # sparse
+
+
+@contextmanager
+def file_system(image: Path, at: Path) -> Iterator[None]:
+    """A file system of its own in a file; it is thawed and unmounted whatever happened."""
+    at.mkdir(parents=True)
+    with image.open("wb") as file:
+        file.truncate(STORE_BYTES)
+    subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True, timeout=60)
+    subprocess.run(["mount", "-o", "loop", image, at], check=True, timeout=20)
+    try:
+        (at / "lost+found").rmdir()
+        yield
+    finally:
+        subprocess.run(["fsfreeze", "-u", at], stderr=subprocess.DEVNULL, check=False, timeout=20)
+        subprocess.run(["umount", at], check=True, timeout=20)
+        image.unlink()
+
+
+@pytest_asyncio.fixture(scope="package")
+async def _shared(
+    tmp_path_factory: pytest.TempPathFactory, criu_path: str
+) -> AsyncIterator[Callable[[], Awaitable[Patient]]]:
+    with ExitStack() as stack:
+        made: list[Patient] = []
+
+        async def sound() -> Patient:
+            if made and await made[-1].fit():
+                return made[-1]
+            if made:
+                await made[-1].stop()
+                stack.close()
+            root = tmp_path_factory.mktemp("patient")
+            stack.enter_context(file_system(root / "store.ext4", root / "store"))
+            lab = stack.enter_context(Lab(root / "lab", NODES))
+            made.append(Patient(lab, root, criu_path))
+            made[-1].prepare()
+            await made[-1].start()
+            return made[-1]
+
+        yield sound
+        if made:
+            await made[-1].stop()
+
+
+@pytest_asyncio.fixture
+async def patient(_shared: Callable[[], Awaitable[Patient]]) -> AsyncIterator[Patient]:
+    """The job on n0 and n1, stepping, under short deadlines."""
+    patient = await _shared()
+    try:
+        yield patient
+    finally:
+        patient.go()

@@ -1,0 +1,78 @@
+"""A restore is given up, in each phase: what it restored goes, what it had not touched runs on."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from coordinator.core.model import Phase
+from tests.integration.aborts.kit import JOB, NODES, SECONDS, Clock, Patient, eventually
+from tests.integration.badluck.kit import until
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.criu,
+    pytest.mark.etcd,
+    pytest.mark.slow,
+    pytest.mark.timeout(180),
+]
+
+RESTORING = [Phase.FETCH, Phase.CLEAR, Phase.RESTORE, Phase.RELEASE]
+
+
+@pytest.mark.parametrize("phase", RESTORING)
+@pytest.mark.parametrize("cause", ["operator", "deadline"])
+async def test_a_restore_is_given_up(patient: Patient, phase: Phase, cause: str) -> None:
+    """What was restored goes, what was not touched runs on; the snapshot is as it was."""
+    taken = await patient.snapshot()
+    before = patient.condition()
+    restore = await patient.restore_in(phase)
+    clock = Clock(phase)
+    try:
+        if cause == "operator":
+            await patient.client.abort(restore.events[0].action, "not now")
+        failure = await restore.failed()
+    finally:
+        if phase is Phase.RELEASE:
+            patient.signal("n1", signal.SIGCONT)
+    patient.go()
+    assert failure.where.job == JOB, failure.to_fields()
+    if cause == "deadline" and phase is not Phase.RELEASE:
+        assert (failure.where.worker, failure.where.node) == (1, "n1"), failure.to_fields()
+    if phase is Phase.FETCH:
+        await patient.as_before(before)
+        clock.check(SECONDS[Phase.UNDO])
+    else:
+
+        async def gone() -> bool:
+            return not any(patient.ranks_on(node) for node in NODES)
+
+        await until("that what was restored is gone", gone)
+        clock.check(SECONDS[Phase.UNDO])
+        await eventually("both nodes", patient.attached)
+        back = await patient.restore(taken.snapshot)
+        assert back.restore is not None
+        assert back.restore.snapshot == taken.snapshot
+    await patient.commits()
+
+
+async def test_the_shim_of_another_node_is_killed_while_it_restores(patient: Patient) -> None:
+    taken = await patient.snapshot()
+    restore = await patient.restore_in(Phase.RESTORE)
+    clock = Clock(Phase.RESTORE)
+    patient.signal("n1", signal.SIGKILL)
+    failure = await restore.failed()
+    assert (failure.where.worker, failure.where.node) == (1, "n1"), failure.to_fields()
+    await until("that n0 has nothing of it", lambda: nothing_on(patient, "n0"))
+    clock.check()
+    patient.go()
+    patient.deployment.shims.pop("n1").wait(20)
+    patient.start_spare("n1")
+    await eventually("both nodes", patient.attached)
+    await patient.restore(taken.snapshot)
+    await patient.commits()
+
+
+async def nothing_on(patient: Patient, node: str) -> bool:
+    return patient.ranks_on(node) == 0 and not patient.left_on(node)
