@@ -79,6 +79,11 @@ class LeanShim:
                 if kind == "order":
                     self.orders += 1
                     await self._write(self._answer(message.order))
+                elif kind == "orders":
+                    self.orders += len(message.orders.orders)
+                    answers = [self._answer(order).result for order in message.orders.orders]
+                    results = shim_pb2.OrderResults(results=answers)
+                    await self._write(shim_pb2.ShimMessage(results=results))
                 elif kind == "welcome":
                     await self._welcomed(message.welcome)
             self.failure = f"{await self._call.code()}: {await self._call.details()}"

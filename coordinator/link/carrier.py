@@ -204,7 +204,12 @@ class Carrier:
             wire.check_report(stream.node, message.report)
         if message.HasField("hello"):
             self._hello_again(stream, message.hello)
-        elif stream.attachment:
+        elif not stream.attachment:
+            return
+        elif message.HasField("results"):
+            for result in message.results.results:
+                self._gathering.say(stream.attachment, shim_pb2.ShimMessage(result=result))
+        else:
             self._gathering.say(stream.attachment, message)
 
     def lose(self, stream: ShimStream, why: AllstopError) -> None:

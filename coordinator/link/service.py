@@ -57,7 +57,7 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
         )
         try:
             while stream.ending is None or stream.waiting:
-                message = stream.next()
+                message = stream.next_joined()
                 if message is None:
                     await stream.wait()
                 else:

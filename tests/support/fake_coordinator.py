@@ -204,7 +204,8 @@ class FakeCoordinator(shim_pb2_grpc.ShimLinkServicer):
     async def _read(self, peer: Peer, requests: AsyncIterator[shim_pb2.ShimMessage]) -> None:
         async for message in requests:
             async with peer.news:
-                peer.seen.append(message)
+                results = [shim_pb2.ShimMessage(result=r) for r in message.results.results]
+                peer.seen.extend(results or [message])
                 peer.news.notify_all()
         async with peer.news:
             peer.ended = True

@@ -219,7 +219,9 @@ class FakeShim:
                 message = await self._call.read()
                 if message is grpc.aio.EOF:
                     break
-                await self._take(message)
+                orders = [shim_pb2.CoordinatorMessage(order=o) for o in message.orders.orders]
+                for each in orders or [message]:
+                    await self._take(each)
             self.ended = f"{await self._call.code()}: {await self._call.details()}"
         except (grpc.aio.AioRpcError, asyncio.CancelledError) as error:
             self.ended = repr(error)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ShimMessage(_message.Message):
-    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress")
+    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,7 @@ class ShimMessage(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     result: OrderResult
@@ -23,7 +24,8 @@ class ShimMessage(_message.Message):
     goodbye: Goodbye
     answer: Answer
     progress: Progress
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ...) -> None: ...
+    results: OrderResults
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("facts", "highest_epoch", "workers", "session", "number")
@@ -84,20 +86,22 @@ class Progress(_message.Message):
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting")
+    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     order: Order
     fenced: Fenced
     question: Question
     admitted: Admitted
     waiting: Waiting
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
+    orders: Orders
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "coordinator", "report_interval_ms")
@@ -158,6 +162,18 @@ class Answer(_message.Message):
     question: int
     facts: _records_pb2.NodeFacts
     def __init__(self, question: _Optional[int] = ..., facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ...) -> None: ...
+
+class Orders(_message.Message):
+    __slots__ = ("orders",)
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    orders: _containers.RepeatedCompositeFieldContainer[Order]
+    def __init__(self, orders: _Optional[_Iterable[_Union[Order, _Mapping]]] = ...) -> None: ...
+
+class OrderResults(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[OrderResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[OrderResult, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("epoch", "job", "worker", "action", "phase", "deadline_ms", "hold_ms", "traceparent", "hold", "park", "dump", "resume", "persist", "stop", "undo", "fetch", "clear", "restore", "release")

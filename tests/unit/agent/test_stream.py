@@ -194,3 +194,30 @@ async def test_a_question_about_files_is_answered(rig: Rig, tmp_path: Path) -> N
     assert answer.question == 5
     (file,) = answer.facts.files
     assert (file.path, file.size_bytes, len(file.digest)) == (str(there), 10, 64)
+
+
+def said(**body: object) -> shim_pb2.ShimMessage:
+    return shim_pb2.ShimMessage(**body)  # type: ignore[arg-type]
+
+
+async def test_results_that_wait_go_together_and_nothing_changes_places() -> None:
+    def result(worker: int) -> shim_pb2.ShimMessage:
+        return said(result=shim_pb2.OrderResult(worker=worker))
+
+    waiting = [
+        result(0),
+        result(1),
+        said(report=shim_pb2.Report()),
+        *(result(worker) for worker in range(2, 2 + streams.JOINED_MAX + 2)),
+        said(goodbye=shim_pb2.Goodbye(reason="done")),
+        None,
+    ]
+    queue: streams.Outgoing = asyncio.Queue()
+    for message in waiting:
+        queue.put_nowait(message)
+    sent = [message async for message in streams._requests(queue)]
+    kinds = ["results", "report", "results", "result", "goodbye"]
+    assert [message.WhichOneof("body") for message in sent] == kinds
+    workers = [each.worker for message in sent for each in message.results.results]
+    assert [*workers, sent[3].result.worker] == list(range(2 + streams.JOINED_MAX + 2))
+    assert queue._unfinished_tasks == 1  # the end, which is nobody's message

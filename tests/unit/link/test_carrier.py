@@ -485,3 +485,40 @@ async def test_the_end_of_the_process_ends_every_stream() -> None:
     assert all(stream.ending is not None for stream in streams)
     assert uplink.closed is not None
     assert carrier.nodes == ()
+
+
+async def test_orders_that_wait_behind_one_another_go_as_one_message() -> None:
+    carrier, uplink, (stream,) = await attached("node-1")
+    carrier.take(uplink, orders(5, [1], [0], Phase.RESUME))  # type: ignore[arg-type]
+    carrier.take(uplink, orders(5, [1], [1], Phase.PERSIST))  # type: ignore[arg-type]
+    joined = stream.next_joined()
+    assert joined is not None
+    found = [(each.worker, each.phase) for each in joined.orders.orders]
+    assert found == [(0, number_of(Phase.RESUME)), (1, number_of(Phase.PERSIST))]
+    assert stream.next_joined() is None
+
+
+async def test_an_order_whose_right_has_ended_is_not_joined() -> None:
+    carrier, uplink, (stream,) = await attached("node-1")
+    carrier.take(uplink, orders(5, [1], [0]))  # type: ignore[arg-type]
+    right_before = iter([None, None])  # for two of the three behind it
+
+    def check() -> None:
+        if next(right_before, "over") == "over":
+            raise Fenced("its lease is over")
+
+    uplink.check = check  # type: ignore[method-assign]
+    for worker in (1, 2, 3):
+        carrier.take(uplink, orders(5, [1], [worker]))  # type: ignore[arg-type]
+    joined = stream.next_joined()
+    assert joined is not None
+    assert [each.worker for each in joined.orders.orders] == [0, 1, 2]
+    assert stream.next_joined() is None
+
+
+async def test_results_that_came_together_are_heard_one_by_one() -> None:
+    carrier, uplink, (stream,) = await attached("node-1")
+    results = [result(0).result, result(1).result]
+    carrier.say(stream, shim_pb2.ShimMessage(results=shim_pb2.OrderResults(results=results)))
+    await turn()
+    assert [word for _, word in uplink.said()] == ["result", "result"]
