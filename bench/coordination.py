@@ -35,6 +35,7 @@ ROUNDS = 4  # star-wide: HOLD, PARK, DUMP, and RESUME with PERSIST (two orders, 
 PROCESSES_MAX = 4
 SHIMS_PER_PROCESS_MIN = 32
 SAMPLES = {8: 60, 64: 30, 256: 20, 1_024: 10, 4_096: 5}
+PHASES = ("ADMIT", "HOLD", "PARK", "DUMP", "RESUME", "PERSIST", "COMMIT")
 REPORT_S = 5.0  # how often a shim says that all is as it was
 SPARE_FILES = 500  # what a process opens beside its connections
 ATTACH_S_MAX = 300.0
@@ -70,6 +71,7 @@ class Coordination:
     parked: Spread
     cut: Spread
     committed: Spread
+    phases_ms: dict[str, int]  # p50 of each, as the leader saw it
     floor_ms: float  # bare echo of as many rounds, p50
     ratio: float  # p50 of committed to floor
     cpu_ms: float  # of the coordinator and its fronts, per checkpoint
@@ -115,12 +117,14 @@ class Star:
     empty_bytes: int  # what the coordinator had resident before the first shim
 
     async def checkpoint(self) -> dict[str, float]:
-        """Milliseconds after the request at which each state was heard of."""
+        """Milliseconds after the request at which each state was heard of, and of each phase."""
         heard: dict[str, float] = {}
         began = time.perf_counter()
         async with aclosing(self.client.checkpoint(JOB)) as events:
             async for event in events:
                 heard.setdefault(event.state, (time.perf_counter() - began) * 1000)
+                if event.attempt is not None:
+                    heard.update((str(t.phase), t.took_ms) for t in event.attempt.timings)
         return heard
 
     async def floor_ms(self) -> float:
@@ -297,6 +301,9 @@ async def measure_size(
         parked=Spread.of([one["DUMPING"] for one in heard]),
         cut=Spread.of([one["PERSISTING"] for one in heard]),
         committed=committed,
+        phases_ms={
+            phase: round(statistics.median(one[phase] for one in heard)) for phase in PHASES
+        },
         floor_ms=round(floor_ms, 1),
         ratio=round(committed.p50_ms / floor_ms, 2),
         cpu_ms=round((after["cpu_s"] - before["cpu_s"]) * 1000 / count, 1),
