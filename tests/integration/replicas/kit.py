@@ -22,7 +22,7 @@ from coordinator.link.security import NO_TLS, Dialler, Tls
 from tests.support.fake_shim import FakeShim
 
 ROOT = Path(__file__).resolve().parents[3]
-LEASE_S = 2.0
+LEASE_S = 3.0
 WAIT_S = 40.0  # for anything that takes an instant on an idle machine
 
 Answer = TypeVar("Answer")
@@ -196,6 +196,16 @@ class Watchful(FakeShim):
         if kind == "order" and message.order.epoch < self.epoch:
             self.late.append(message.order)
         await super()._take(message)
+
+
+async def attach(shim: Watchful) -> None:
+    """Attach as soon as a leader is known there; until then it is refused."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            with suppress(AssertionError):
+                await shim.attach()
+                return
+            await asyncio.sleep(0.1)
 
 
 async def until(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:

@@ -20,6 +20,7 @@ from tests.integration.replicas.kit import (
     WAIT_S,
     Replica,
     Watchful,
+    attach,
     eventually,
     replicas,
     until,
@@ -52,16 +53,6 @@ def alive(pid: int) -> bool:
 async def gone(pids: list[int]) -> None:
     """Wait until none of them is left."""
     await until(lambda: not any(alive(pid) for pid in pids))
-
-
-async def attach(shim: Watchful) -> None:
-    """Attach as soon as a leader is known there; until then it is refused."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            with suppress(AssertionError):
-                await shim.attach()
-                return
-            await asyncio.sleep(0.1)
 
 
 async def attached(address: str, count: int, job: str = "llm") -> list[Watchful]:
