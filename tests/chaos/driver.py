@@ -33,6 +33,7 @@ from tests.chaos.world import NeverCame, World, until
 AT_WAIT_S = 15.0  # for the state in which a fault is to happen
 RESTORES = 0.3  # of all rounds
 STEPS_ON = 4  # so many further steps of each rank show that the job runs
+DEFECT = 70  # exit code of a defect of allstop itself
 RESTORE_TRIES = 6
 RESTORE_PAUSE_S = 5.0
 PAST_CLEAR = {"CLEARING", "RESTORING", "RELEASING", "RUNNING"}
@@ -216,9 +217,12 @@ class Driver:
 
     async def all_revived(self) -> None:
         """Every process is there, etcd and a leader answer."""
-        revived = await asyncio.to_thread(self.world.revive)
-        if revived:
-            self.history.note("revived", f"    started again: {', '.join(revived)}")
+        for name, code in self.world.ended().items():
+            words = f"{name} ended by itself with exit code {code}"
+            self.history.note("revived", f"    {words} and is started again")
+            if name not in NODES or code in (DEFECT, *range(-64, 0)):
+                self.history.violation(f"{words}: {self.world.last_words(name)}")
+            await asyncio.to_thread(self.world.start_again, name)
         try:
             await until("etcd", self.world.etcd_answers, SOUND_S)
             await until("a leader", self.world.leads, SOUND_S)

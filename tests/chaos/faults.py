@@ -93,14 +93,9 @@ def kill(world: World, name: str) -> None:
 @each
 def start(world: World, name: str) -> None:
     """Start it again, unless another fault's end has done so."""
-    if world.process(name).poll() is None or not world.host(name).alive:
-        return
-    if name in COORDINATORS:
-        world.start_coordinator(name)
-    elif name in MEMBERS:
-        world.etcd.start(name)
-    else:
-        world.start_spare(name)
+    there = world.process(name).poll() is None
+    if not there and world.host(name).alive and name not in world.ghosts:
+        world.start_again(name)
 
 
 @each

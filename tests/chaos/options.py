@@ -19,7 +19,7 @@ POLICY = {
     "attempt_s": 60,
     "hold_s": 8,
     "park_s": 8,
-    "dump_s": 15,
+    "dump_s": 20,
     "resume_s": 15,
     "persist_s": 45,
     "commit_s": 15,

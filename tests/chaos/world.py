@@ -44,6 +44,7 @@ from tests.chaos.training import environment, torchrun
 
 PROGRAMS = Path(__file__).with_name("programs")
 POLL_S = 0.1
+LAST_WORDS_CHARS = 1500
 ROOM_LEFT_BYTES = 8 << 20  # in a staging that is full
 
 
@@ -151,22 +152,25 @@ class World:
             path.chmod(0o755)
         self.deployment.options = ("--criu", str(path))
 
-    def revive(self) -> list[str]:
-        """Start again what has ended by itself, as a service manager would; returns the names."""
-        revived = []
-        for name, shim in self.deployment.shims.items():
-            if shim.poll() is not None and self.host(name).alive:
-                self.start_spare(name)
-                revived.append(name)
-        for name, replica in self.deployment.replicas.items():
-            if replica.poll() is not None:
-                self.start_coordinator(name)
-                revived.append(name)
-        for name, member in self.etcd.processes.items():
-            if member.poll() is not None:
-                self.etcd.start(name)
-                revived.append(name)
-        return revived
+    def ended(self) -> dict[str, int]:
+        """Exit codes of what has ended by itself: whatever a fault has killed was started again."""
+        kinds = (self.deployment.shims, self.deployment.replicas, self.etcd.processes)
+        processes = [each for kind in kinds for each in kind.items()]
+        return {name: int(code) for name, p in processes if (code := p.poll()) is not None}
+
+    def start_again(self, name: str) -> None:
+        """As a service manager would; a shim comes back as a spare."""
+        if name in self.deployment.replicas:
+            self.start_coordinator(name)
+        elif name in self.etcd.processes:
+            self.etcd.start(name)
+        else:
+            self.start_spare(name)
+
+    def last_words(self, name: str) -> str:
+        """The end of what one of allstop's processes printed."""
+        log = self.deployment.log(name)
+        return log.read_text(errors="replace")[-LAST_WORDS_CHARS:] if log.exists() else ""
 
     # -- breaking and mending ------------------------------------------------------------------
 
