@@ -20,6 +20,7 @@ S = TypeVar("S", bound=StrEnum)
 FOREVER = float("inf")
 NOT_SEEN = "it has not attached to this leader"  # why an heir takes a node for out of reach
 NOTES_LIMIT = 16
+CLOCK_DRIFT = 0.005  # by which the rates of two machines' monotonic clocks differ at most
 DETAILS_LIMIT = 64  # of a failure: it is stored, and a thousand names help nobody
 # Each announcement costs O(n): within one round of n answers there are at most so many of them, and
 # where that is not every answer, they are so far apart that a person can see the difference.
@@ -53,6 +54,11 @@ class Round:
     whom: str = ""  # awaited instead of members: the store
     slowest: str = ""
     announced_at: float = 0.0
+
+    @property
+    def sure_until(self) -> float:
+        """Until when no dead-man timer of this round can have run out, on a fast clock either."""
+        return self.sent_at + (self.held_until - self.sent_at) * (1.0 - CLOCK_DRIFT)
 
     def take(self, worker: int) -> None:
         """An answer is in."""
@@ -212,7 +218,7 @@ class Action(Generic[S]):
         made = Round(phase, now, deadline, is_capped, held_until, len(awaited) or 1, awaited, whom)
         made.announced_at = now  # whoever opens a round announces it
         if holds:
-            self.held_until = held_until
+            self.held_until = made.sure_until
         self.rounds[phase] = made
         return made
 

@@ -54,7 +54,7 @@ def on_held(a: Attempt, event: Held, now: float) -> list[Command]:
     sent.take(event.worker)
     if not sent.complete:
         return a.progress(sent, now)
-    if now >= sent.held_until:
+    if now >= sent.sure_until:
         return _hold_ran_out(a, Phase.HOLD, now)
     try:
         agreed = agree(a.answers, {m.worker: m.node for m in a.members.values()}, a.world_size)
@@ -85,7 +85,7 @@ def on_parked(a: Attempt, event: Parked, now: float) -> list[Command]:
     sent.take(event.worker)
     if not sent.complete:
         return a.progress(sent, now)
-    if now >= sent.held_until:
+    if now >= sent.sure_until:
         return _hold_ran_out(a, Phase.PARK, now)
     a.close_round(Phase.PARK, now)
     return _after_rest(a, now, f"all {a.world_size} ranks are parked at step {a.target}")
@@ -134,7 +134,7 @@ def on_dumped(a: Attempt, event: Dumped, now: float) -> list[Command]:
     sent.take(event.worker)
     if not sent.complete:
         return a.progress(sent, now)
-    if now >= sent.held_until:
+    if now >= sent.sure_until:
         return _hold_ran_out(a, Phase.DUMP, now)
     a.close_round(Phase.DUMP, now)
     return committing.cut(a, now)
@@ -151,7 +151,7 @@ def _answered(a: Attempt, event: OrderAnswered, phase: Phase, now: float) -> lis
     sent.take(event.worker)
     if not sent.complete:
         return a.progress(sent, now)
-    if now >= sent.held_until:
+    if now >= sent.sure_until:
         return _hold_ran_out(a, phase, now)
     a.close_round(phase, now)
     return None
