@@ -12,7 +12,9 @@ from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError
 from coordinator.core.model import (
     AttemptRecord,
+    AttemptState,
     Cut,
+    Failure,
     JobRecord,
     Phase,
     RestoreRecord,
@@ -20,6 +22,7 @@ from coordinator.core.model import (
 )
 from coordinator.core.policy import Policy
 from tests.support.core_shims import NEVER, Node, Worker, ring
+from tests.support.core_store import loaded
 
 WAKEUPS_MAX = 1000
 
@@ -104,29 +107,42 @@ class World:
 
     def store_one(self) -> None:
         """The store carries out the oldest write and answers."""
-        write = self.writes.pop(0)
+        self.event(self.apply(self.writes.pop(0)))
+
+    def apply(self, write: commands.Command) -> events.Event:
+        """The store carries out a write; its answer may get lost."""
         if isinstance(write, commands.BeginRun):
             self.jobs[write.record.job] = write.record
-            self.event(events.RunBegun(write.record))
-        elif isinstance(write, commands.PutAttempt):
+            return events.RunBegun(write.record)
+        if isinstance(write, commands.PutAttempt):
+            undone = write.record.state in (AttemptState.ABORTING, AttemptState.ABORTED)
+            if undone and write.record.attempt in self.snapshots:
+                refused = Failure("StoreError", "it was committed and is not undone")
+                return events.StoreRefused(write.record.attempt, refused)
             self.attempts[write.record.attempt] = write.record
-            self.event(events.AttemptStored(write.record.attempt, write.record.state))
-        elif isinstance(write, commands.CommitSnapshot):
+            return events.AttemptStored(write.record.attempt, write.record.state)
+        if isinstance(write, commands.CommitSnapshot):
             made = write.snapshot
+            if self.jobs[made.job].incarnation != made.incarnation:
+                moved = Failure("StoreError", "it was restored meanwhile")
+                return events.CommitRefused(made.snapshot, moved)
             self.snapshots[made.snapshot] = made
             self.attempts[made.snapshot] = write.record
             self.jobs[made.job] = JobRecord(
                 made.job, len(made.workers), made.world_size, made.incarnation, made.snapshot
             )
-            self.event(events.SnapshotCommitted(made.snapshot))
-        elif isinstance(write, commands.AdmitRestore):
-            self.restores[write.record.restore] = write.record
+            return events.SnapshotCommitted(made.snapshot)
+        if isinstance(write, commands.AdmitRestore):
             job = self.jobs[write.record.job]
-            self.jobs[job.job] = replace(job, incarnation=write.record.incarnation)
-            self.event(events.RestoreAdmitted(write.record.restore))
-        elif isinstance(write, commands.PutRestore):
+            if job.incarnation != write.old_incarnation:
+                other = Failure("StoreError", "another restore was first")
+                return events.StoreRefused(write.record.restore, other)
             self.restores[write.record.restore] = write.record
-            self.event(events.RestoreStored(write.record.restore, write.record.state))
+            self.jobs[job.job] = replace(job, incarnation=write.record.incarnation)
+            return events.RestoreAdmitted(write.record.restore)
+        assert isinstance(write, commands.PutRestore)
+        self.restores[write.record.restore] = write.record
+        return events.RestoreStored(write.record.restore, write.record.state)
 
     # -- shims ---------------------------------------------------------------------------------
 
@@ -248,10 +264,13 @@ class World:
         name = f"c{self.epoch}"
         self.control = Control(epoch=self.epoch, coordinator=name, policy=self.policy)
         self.orders, self.writes = [], []
+        found = loaded(
+            list(self.jobs.values()), list(self.attempts.values()), list(self.restores.values())
+        )
         decided = self.control.adopt(
-            jobs=list(self.jobs.values()),
-            attempts=list(self.attempts.values()),
-            restores=list(self.restores.values()),
+            jobs=found.jobs,
+            attempts=(*found.recent, *found.attempts),
+            restores=found.restores,
             now=self.now,
             damaged=damaged,
         )

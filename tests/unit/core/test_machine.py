@@ -17,10 +17,10 @@ from coordinator.core.model import (
     Cut,
     Failure,
     Finding,
-    Phase,
     RestoreState,
     Severity,
 )
+from tests.support.core_invariants import Invariants, check_ends
 from tests.support.core_shims import Node, Worker, facts
 from tests.support.core_world import World
 
@@ -40,9 +40,8 @@ class Cluster(RuleBasedStateMachine):
     @initialize(ranks=st.integers(1, 2), shared=st.booleans(), gpu=st.booleans())
     def start(self, ranks: int, shared: bool, gpu: bool) -> None:
         self.world = World()
-        self.world.watchers.append(self.watch)
+        Invariants(self.world)
         self.serial = 0
-        self.cuts: dict[str, int] = {}  # the epoch that declared each
         self.answered: list[events.OrderAnswered] = []
         self.ranks = ranks
         for number in range(1, 6):
@@ -54,34 +53,7 @@ class Cluster(RuleBasedStateMachine):
             one.findings = (Finding(Severity.WARN, "gpu", "it has a device"),)
             self.world.report("node-1")
 
-    # -- what must always be true --------------------------------------------------------------
-
-    def watch(self, command: commands.Command) -> None:
-        if isinstance(command, commands.SendOrder) and command.phase is Phase.PERSIST:
-            cut_in = self.cuts.setdefault(command.action, command.epoch)
-            if command.epoch == cut_in:  # an heir asks again, long after the cut
-                self.check_cut(command)
-        if isinstance(command, commands.CommitSnapshot):
-            self.check_snapshot(command)
-
-    def check_cut(self, order: commands.SendOrder) -> None:
-        """At the cut every worker of the attempt is held and has not moved since its dump."""
-        for node in self.world.nodes.values():
-            for (job, _), worker in node.workers.items():
-                dumped = worker.dumped.get(order.action)
-                if job == order.job and dumped is not None and node.name == order.node:
-                    assert worker.held_by == order.action, "a hold had run out before the cut"
-                    assert dumped[0] == worker.moves, "a rank moved between its dump and the cut"
-
-    def check_snapshot(self, command: commands.CommitSnapshot) -> None:
-        made = command.snapshot
-        ranks = [r for w in made.workers for r in w.ranks]
-        assert sorted(r.rank for r in ranks) == list(range(made.world_size))
-        assert sorted(w.worker for w in made.workers) == [0, 1, 2]
-        assert all(w.manifest and w.manifest_digest for w in made.workers)
-        if made.cut is Cut.STEP:
-            assert {r.boundary for r in ranks} == {made.step}
-            assert made.step == command.record.target
+    # -- what must always be true, beside what `Invariants` sees ----------------------------
 
     @invariant()
     def someone_will_wake_us(self) -> None:
@@ -285,18 +257,12 @@ class Cluster(RuleBasedStateMachine):
         self.world.settle()
         self.world.tick(5000)
         self.world.settle()
-        for record in (*self.world.control.attempts(), *self.world.control.restores()):
-            assert record.state in ENDED, f"{record} never ended"
-        for node, worker in self.workers():
-            assert worker.held_by == "", f"{worker} on {node.name} is still held"
+        check_ends(self.world)
         for node in [n for n in self.world.nodes.values() if n.attached]:
             self.world.report(node.name)
         self.world.settle()
         for node, worker in self.workers():
             assert worker.incarnation or not node.attached, f"{worker} waits for ever"
-        for view in self.world.control.jobs():
-            known = self.world.jobs.get(view.job.job)
-            assert view.job.latest == (known.latest if known else "")
 
 
 TestCluster = Cluster.TestCase

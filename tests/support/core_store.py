@@ -1,0 +1,34 @@
+"""What the next leader reads: the records of a world through the real store over memory."""
+
+import asyncio
+
+from coordinator.codec import encode
+from coordinator.core.model import AttemptRecord, JobRecord, RestoreRecord
+from coordinator.store.kv import Put
+from coordinator.store.memory import MemoryKeyValue
+from coordinator.store.port import Loaded
+from coordinator.store.reading import Reader
+
+
+def loaded(
+    jobs: list[JobRecord], attempts: list[AttemptRecord], restores: list[RestoreRecord]
+) -> Loaded:
+    """These records, written and read again."""
+    return asyncio.run(_loaded(jobs, attempts, restores))
+
+
+async def _loaded(
+    jobs: list[JobRecord], attempts: list[AttemptRecord], restores: list[RestoreRecord]
+) -> Loaded:
+    kv = MemoryKeyValue()
+    reader = Reader(kv)
+    keys = reader.keys
+    puts = [Put(keys.job(each.job), encode(each)) for each in jobs]
+    puts += [Put(keys.latest(each.job), each.latest.encode()) for each in jobs if each.latest]
+    puts += [Put(keys.attempt(each.job, each.attempt), encode(each)) for each in attempts]
+    puts += [Put(keys.restore(each.job, each.restore), encode(each)) for each in restores]
+    for put in puts:
+        await kv.write((), [put])
+    found = await reader.load()
+    assert not found.damaged
+    return found
