@@ -10,16 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import structlog
+from rich.table import Table
 
 from bench.children import Child, cpu_s, open_files_max
 from bench.hosts import JOB
@@ -31,6 +35,7 @@ from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
 from coordinator.store.kv import Compacted, Range
 
 SIZES = (8, 64, 256, 1_024, 4_096)
+FRONTS = (0, 2)
 ROUNDS = 4  # star-wide: HOLD, PARK, DUMP, and RESUME with PERSIST (two orders, two answers)
 PROCESSES_MAX = 4
 SHIMS_PER_PROCESS_MIN = 32
@@ -318,23 +323,59 @@ async def measure_size(
 async def measure(
     sizes: Sequence[int] = SIZES,
     *,
-    fronts: Sequence[int] = (0,),
+    fronts: Sequence[int] = FRONTS,
     tls: bool = True,
     count: int = 0,
+    tell: Callable[[Coordination], None] = lambda found: None,
 ) -> list[Coordination]:
-    """All sizes with each number of fronts, one after another."""
-    return [
-        await measure_size(shims, fronts=some, tls=tls, count=count)
-        for shims in sizes
-        for some in fronts
-    ]
+    """All sizes with each number of fronts, one after another; each is told when it is there."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    found = []
+    for shims in sizes:
+        for some in fronts:
+            found.append(await measure_size(shims, fronts=some, tls=tls, count=count))
+            tell(found[-1])
+    return found
+
+
+def rows(found: Sequence[Coordination]) -> Iterator[tuple[str, str, str]]:
+    """What was measured for people: figure, value, floor or goal."""
+    for one in found:
+        with_fronts = f", {one.fronts} fronts" if one.fronts else ""
+        heading = f"coordination, {one.shims} shims{with_fronts}"
+        spread = f"p50 {one.committed.p50_ms:.0f} ms, p99 {one.committed.p99_ms:.0f} ms"
+        yield heading, spread, f"bare echo {one.floor_ms:.0f} ms, ratio {one.ratio:.2f}"
+        parked, cut = one.parked, one.cut
+        yield (
+            "  of which",
+            f"parked {parked.p50_ms:.0f} / {parked.p99_ms:.0f} ms, "
+            f"cut {cut.p50_ms:.0f} / {cut.p99_ms:.0f} ms",
+            ", ".join(f"{phase} {took_ms}" for phase, took_ms in one.phases_ms.items()),
+        )
+        messages = "" if one.messages is None else f"{one.messages} messages at the leader, "
+        yield (
+            "  costs",
+            f"{one.cpu_ms:.0f} ms of processor, {one.bytes_per_shim // 1000} kB a shim",
+            f"{messages}etcd {one.etcd_transactions} transactions, {one.etcd_keys} keys",
+        )
+        for missed in one.missed():
+            yield "  not reached", missed, ""
+
+
+def table(found: Sequence[Coordination]) -> Table:
+    """`rows` as a table."""
+    made = Table("figure", "measured", "floor or goal", box=None, padding=(0, 2, 0, 0))
+    for row in rows(found):
+        made.add_row(*row)
+    return made
 
 
 def main() -> None:
     """`python -m bench.coordination SHIMS [FRONTS [COUNT [PROFILE]]]`, for profiles; no TLS."""
     shims, fronts, count, profile, *_ = [*sys.argv[1:], *["0", "0", ""][len(sys.argv) - 2 :]]
+    tls = bool(os.environ.get("TLS"))
     found = asyncio.run(
-        measure_size(int(shims), fronts=int(fronts), count=int(count), tls=False, profile=profile)
+        measure_size(int(shims), fronts=int(fronts), count=int(count), tls=tls, profile=profile)
     )
     print(json.dumps(found.to_fields(), indent=1), flush=True)
 
