@@ -15,6 +15,7 @@ from coordinator.core.errors import AllstopError, Fenced, Where
 from coordinator.core.model import NodeFacts, ProgramFile
 from coordinator.link import wire
 from coordinator.link.deliveries import Deliveries
+from coordinator.link.mapping import as_allstop
 from coordinator.link.stream import always
 from coordinator.link.uplink import Downlink
 
@@ -134,9 +135,11 @@ class Hub:
             place = branch.places.get(said.attachment)
             try:
                 self._said(branch, place, said)
-            except AllstopError as error:
+            except Exception as error:  # a defect ends this shim's stream, like bad words
+                if not isinstance(error, AllstopError):
+                    log.exception("the words of a shim broke us", carrier=branch.name)
                 node = place.node if place is not None else said.message.hello.facts.node
-                self._dismiss(branch, said.attachment, error.at(node=node))
+                self._dismiss(branch, said.attachment, as_allstop(error).at(node=node))
 
     def close(self, why: AllstopError) -> None:
         """Let go of every carrier; nothing is told any more: the leadership is over."""
@@ -265,8 +268,12 @@ class Hub:
             log.warning("nothing is sent any more", why=error.what)
             return
         for branch, outgoing in decided:
-            for message in outgoing.messages(self.epoch):
-                branch.downlink.send(message)
+            try:
+                for message in outgoing.messages(self.epoch):
+                    branch.downlink.send(message)
+            except Exception as error:  # it may not have all of it, so it has to look anew
+                log.exception("orders could not be handed to a carrier", carrier=branch.name)
+                self.part(branch, as_allstop(error))
 
     # -- questions ---------------------------------------------------------------------------------
 

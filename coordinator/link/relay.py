@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 WELCOME_S = 5.0
 BEAT_S = 2.0  # a carrier with nothing to say gives a sign of life
 CARRIER_LEASE_S = 15.0
-OUTGOING_MAX = 1_024
+OUTGOING_MAX = 256  # of at most about a MiB each
 BEHIND = 64  # so many messages wait: shims should be read more slowly
 BEHIND_PAUSE_S = 0.05
 BACKOFF_FIRST_S = 0.05
@@ -231,11 +231,13 @@ class RelayClient:
         stub = carrier_pb2_grpc.CarrierLinkStub(channel)  # type: ignore[no-untyped-call]
         call = stub.Carry(outbox.messages(idle_s=self._beat_s, idle=carrier_pb2.CarrierMessage()))
         uplink: _Uplink | None = None
+        taken = False
         why: AllstopError = LinkError("the leader ended the stream", definite=False)
         try:
             welcome = await self._welcomed(call, leader)
             uplink = _Uplink(welcome, outbox, lambda why: call.cancel())
             self._carrier.follow(uplink)
+            taken = True
             async for message in call:
                 self._carrier.take(uplink, message)
         except AllstopError as error:
@@ -243,7 +245,8 @@ class RelayClient:
         except grpc.aio.AioRpcError as error:
             why = error_of_call(error, leader.address)
         except asyncio.CancelledError:
-            if outbox.ending is None:  # else we have cancelled the call, nobody this task
+            if _is_cancelled() or outbox.ending is None:  # else we have cancelled the call
+                why = LinkError(f"{leader.name} does not lead any more")
                 raise
         finally:
             if outbox.ending is not None:
@@ -254,7 +257,7 @@ class RelayClient:
             outbox.end(why)  # grpc leaves its reader of requests waiting otherwise
             call.cancel()
             await channel.close()
-        return uplink is not None, why
+        return taken, why
 
     async def _welcomed(self, call: Any, leader: Leader) -> carrier_pb2.LeaderMessage:
         messages: AsyncIterator[carrier_pb2.LeaderMessage] = aiter(call)
@@ -282,3 +285,9 @@ async def _cancelled(task: asyncio.Task[None] | None) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled this task; grpc raises the same for a call of ours."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

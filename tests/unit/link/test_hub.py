@@ -10,6 +10,7 @@ from coordinator.codec import to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, Fenced, LinkError
 from coordinator.core.model import Phase
+from coordinator.link import wire
 from coordinator.link.hub import Branch, Hub
 from coordinator.link.mapping import unpacked
 from tests.support.fake_node import PROGRAM, facts_of
@@ -217,6 +218,43 @@ async def test_words_that_make_no_sense_end_the_shims_stream_with_the_reason() -
     assert down.dismissed() == [1, 2]
     assert "node-9" in unpacked(down.sent[0].dismissals[0].error).what
     assert kinds(told)[2:] == ["NodeLost", "NodeLost"]
+
+
+async def test_a_defect_ends_the_stream_it_is_about_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub, told = hub_with_log()
+    branch, down = joined(hub)
+    attach(hub, branch, 1, "node-1")
+    attach(hub, branch, 2, "node-2")
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(wire, "exit_event", broken)
+    say(hub, branch, 1, exited=shim_pb2.WorkerExited(job="llm"))
+    hub.flush()
+    assert down.dismissed() == [1]
+    assert kinds(told)[2:] == ["NodeLost"]
+    assert hub.nodes == ("node-2",)
+
+
+async def test_a_carrier_that_cannot_be_reached_by_a_defect_of_ours_is_lost() -> None:
+    hub, told = hub_with_log()
+    (one, down), (two, other) = joined(hub, "a"), joined(hub, "b")
+    attach(hub, one, 1, "node-1")
+    attach(hub, two, 1, "node-2")
+
+    def broken(message: object) -> None:
+        raise ZeroDivisionError
+
+    down.send = broken  # type: ignore[method-assign]
+    hub.order(park("node-1"))
+    hub.order(park("node-2"))
+    hub.flush()
+    assert kinds(told)[2:] == ["NodeLost"]
+    assert other.kinds() == [("order", [1])]
+    assert down.ending is not None
 
 
 async def test_after_close_nothing_is_told_and_nobody_joins() -> None:

@@ -158,6 +158,24 @@ async def test_a_cut_loses_the_nodes_at_the_leader_and_the_streams_stay(tmp_path
         await until(lambda: leader.kinds() == ["NodeAttached", "NodeLost", "NodeAttached"])
 
 
+async def test_a_link_that_ends_while_the_leader_changes_is_given_up_for_good(
+    tmp_path: Path,
+) -> None:
+    """Both cancel the same reader in one turn; only one of the two goes on dialling."""
+    async with leading(tmp_path) as leader, replica("c", tmp_path) as one:
+        for _ in range(3):
+            one.leaders.now(leader.as_leader())
+            await until(lambda: one.carrier.following)
+            one.carrier.unfollow(LinkError("this process leads itself"))
+            one.leaders.now(None)
+            await turns(2)
+        await until(lambda: one.leaders._told.empty())
+        assert leader.hub is not None
+        await until(lambda: leader.hub is not None and leader.hub.carriers == ())
+        one.leaders.now(leader.as_leader())
+        await until(lambda: one.carrier.following)
+
+
 async def test_what_waits_for_a_carrier_does_not_go_after_the_right_has_ended(
     tmp_path: Path,
 ) -> None:
