@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import grpc
@@ -51,12 +52,27 @@ class Channels:
         self._dialler = dialler or Dialler(options=OWN_POOL)
         self._connect_deadline_s = connect_deadline_s
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._dialling: dict[str, asyncio.Task[grpc.aio.Channel]] = {}
 
     async def connected(self, address: str) -> grpc.aio.Channel:
         """A channel that is connected.
 
         Raises LinkError (definite) at once where nobody listens, else within the connect deadline.
+        Whoever asks meanwhile waits for the same answer: a channel that one of them closes would
+        cancel what the others do on it.
         """
+        dialling = self._dialling.get(address)
+        if dialling is None:
+            dialling = self._dialling[address] = asyncio.ensure_future(self._connect(address))
+            dialling.add_done_callback(partial(self._dialled, address))
+        return await asyncio.shield(dialling)
+
+    def _dialled(self, address: str, dialling: asyncio.Task[grpc.aio.Channel]) -> None:
+        self._dialling.pop(address, None)
+        if not dialling.cancelled():
+            dialling.exception()  # seen, also when whoever asked has been cancelled
+
+    async def _connect(self, address: str) -> grpc.aio.Channel:
         channel = self._channels.get(address)
         if channel is None or channel.get_state() in BROKEN:
             await self.drop(address)
@@ -82,6 +98,10 @@ class Channels:
 
     async def close(self) -> None:
         """Close every channel; running calls end."""
+        dialling = tuple(self._dialling.values())
+        for task in dialling:
+            task.cancel()
+        await asyncio.gather(*dialling, return_exceptions=True)
         for address in list(self._channels):
             await self.drop(address)
 
