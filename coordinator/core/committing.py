@@ -13,7 +13,13 @@ from coordinator.core.agreement import check_at
 from coordinator.core.attempt import Attempt
 from coordinator.core.commands import Command, CommitSnapshot, PutAttempt
 from coordinator.core.connections import leaving
-from coordinator.core.errors import AllstopError, AttemptFailed, DeadlinePassed, Where
+from coordinator.core.errors import (
+    AllstopError,
+    AttemptFailed,
+    BugError,
+    DeadlinePassed,
+    Where,
+)
 from coordinator.core.events import (
     NodeLeft,
     NodeLost,
@@ -32,8 +38,19 @@ from coordinator.core.snapshot import assemble
 S = AttemptState
 
 
+def require_cut(a: Attempt, now: float) -> None:
+    """Raise BugError unless every member has dumped while no hold can have run out."""
+    missing = sorted(a.members.keys() - a.records.keys())
+    if missing or not a.members:
+        raise BugError(f"{a.id} would be cut without workers {missing}", where=Where(job=a.job))
+    if now >= a.held_until:
+        raise BugError(f"{a.id} would be cut when a hold may be over", where=Where(job=a.job))
+
+
 def cut(a: Attempt, now: float) -> list[Command]:
     """CUT: the images are one consistent state, and the job may run whatever happens next."""
+    require_cut(a, now)
+    a.close_round(Phase.DUMP, now)
     commands: list[Command] = []
     where = f"at step {a.target}" if a.cut is Cut.STEP else "where they were"
     if not a.stop:
@@ -88,7 +105,17 @@ def _toward_commit(a: Attempt, now: float) -> list[Command]:
     return _commit(a, now)
 
 
+def require_stored(a: Attempt) -> None:
+    """Raise BugError unless there was a cut, and every member's images of it are stored."""
+    if not a.cut_recorded or a.persisted != a.members.keys() or a.records.keys() != a.persisted:
+        missing = sorted(a.members.keys() - a.persisted)
+        raise BugError(
+            f"{a.id} would be committed without workers {missing}", where=Where(job=a.job)
+        )
+
+
 def _commit(a: Attempt, now: float) -> list[Command]:
+    require_stored(a)
     records = [replace(r, held_ms=a.held_ms.get(r.worker, r.held_ms)) for r in a.records.values()]
     a.snapshot = assemble(
         attempt=a.id,

@@ -354,10 +354,18 @@ class Control(Questions):
         action = self._running.get(event.snapshot)
         commands = self._about(event.snapshot, event)
         job = self._cluster.jobs.get(action.job) if action is not None else None
-        if action is not None and job is not None:
+        if action is not None and job is not None and self._is_newer(action, job.latest):
             job.latest = event.snapshot
             job.latest_unix_s = action.unix_s + (self._now - action.started)
         return commands
+
+    def _is_newer(self, action: AnyAction, latest: str) -> bool:
+        """Whether an attempt began after the one that `latest` names, as the store decides too.
+
+        An heir may commit what an earlier leader had given up without being able to record that.
+        """
+        before = self._running.ended(latest)
+        return not isinstance(before, AttemptRecord) or before.requested_unix_s <= action.unix_s
 
     def _restore_admitted(self, event: events.RestoreAdmitted) -> list[Command]:
         ended = self._running.ended(event.restore)

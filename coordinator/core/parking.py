@@ -136,7 +136,6 @@ def on_dumped(a: Attempt, event: Dumped, now: float) -> list[Command]:
         return a.progress(sent, now)
     if now >= sent.sure_until:
         return _hold_ran_out(a, Phase.DUMP, now)
-    a.close_round(Phase.DUMP, now)
     return committing.cut(a, now)
 
 

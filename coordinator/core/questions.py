@@ -28,6 +28,7 @@ class Questions:
     _journal: Journal
     _running: Running
     _problems: dict[str, list[str]]
+    epoch: int
 
     def plan(self, snapshot: Snapshot, files: Sequence[NodeFacts] = ()) -> Planned:
         """Say where a snapshot would go now, or why nowhere, without doing it."""
@@ -80,6 +81,8 @@ class Questions:
         """Raise BugError when an invariant is broken; tests call it after every event."""
         self._running.validate()
         for action in self._running.all():
+            if action.epoch != self.epoch:
+                raise BugError(f"{action.id} is of epoch {action.epoch}, not of {self.epoch}")
             for waiting in action.rounds.values():
                 self._validate_round(action, waiting.awaited.values())
         self._cluster.validate()
