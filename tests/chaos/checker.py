@@ -236,11 +236,11 @@ def nobody_moved_in_a_cut(seen: Seen) -> Iterator[str]:
         if set(begun) != members:
             yield f"{name} was committed with dumps of workers {sorted(begun)}"
             continue
+        took_s = {worker: seen.dump_s.get((snapshot.snapshot, worker), 0.0) for worker in begun}
+        if min(took_s.values()) <= 0:
+            yield f"{name}: how long its dumps took is not known: {took_s}"
         first = min(dump.unix_ns for dump in begun.values())
-        last = max(
-            dump.unix_ns + int(seen.dump_s.get((snapshot.snapshot, worker), 0.0) * 1e9)
-            for worker, dump in begun.items()
-        )
+        last = max(d.unix_ns + int(took_s[worker] * 1e9) for worker, d in begun.items())
         for rank, steps in seen.steps.items():
             if moved := [step.step for step in steps if first < step.unix_ns < last]:
                 yield f"{name}: rank {rank} made steps {moved} between the first and the last dump"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from blake3 import blake3
 
 from coordinator.core.model import Snapshot, WorkerRecord
+from worker_shim.criu.images import read_dump_stats
 
 CHUNK_BYTES = 1 << 22
-LOG_TIME = re.compile(rb"^\((\d+\.\d+)\)", re.MULTILINE)
 
 
 @dataclass
@@ -21,7 +20,7 @@ class Checked:
 
     Attributes:
         wrong: sentences.
-        dump_s: by worker, how long its CRIU ran, by CRIU's own log.
+        dump_s: by worker, how long its CRIU had the tree, by CRIU's own statistics.
     """
 
     wrong: list[str] = field(default_factory=list)
@@ -52,8 +51,8 @@ def _check_worker(place: Path, worker: WorkerRecord, checked: Checked) -> None:
         if not path.is_file() or _digest(path) != file["digest"]:
             checked.wrong.append(f"{file['name']} of {who} is not what was committed")
         checked.bytes += int(file["size_bytes"])
-    times = LOG_TIME.findall((place / "images" / "dump.log").read_bytes())
-    checked.dump_s[worker.worker] = float(times[-1]) if times else 0.0
+    frozen_us, _ = read_dump_stats(place / "images")
+    checked.dump_s[worker.worker] = frozen_us / 1e6
 
 
 def _digest(path: Path) -> str:

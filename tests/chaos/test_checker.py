@@ -242,6 +242,7 @@ BREAKS: dict[str, Callable[[Seen], None]] = {
     "with dumps of workers [0]": lambda seen: setattr(seen, "dumps", [
         dump for dump in seen.dumps if dump.place != (SECOND, 1)
     ]),
+    "how long its dumps took": lambda seen: setattr(seen, "dump_s", {}),
     "was unlocked on n0": lambda seen: move_lock(seen, 280, 240),
     "was not locked on n0": lambda seen: move_lock(seen, 505, 999),
     "to a leader of epoch": lambda seen: setattr(

@@ -1,7 +1,7 @@
 #!/bin/sh
 # CRIU, unless the file TELL says what shall go wrong: criu.sh TELL DIARY CRIU ARGUMENTS…
 # Every dump and restore is written down: `unix_ns begins|WHAT-GOES-WRONG verb directory`. When a dump
-# ended is in CRIU's log, counted from here. CRIU takes the place of this shell: the shim acts on its
+# ended is in its statistics, counted from here. CRIU takes the place of this shell: the shim acts on its
 # own child.
 tell=$1 diary=$2 criu=$3
 shift 3
