@@ -98,7 +98,7 @@ class Child:
                     self.process.send_signal(number)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(END_DEADLINE_S):
-                    await self.process.wait()
+                    await self.process.communicate()  # to the end of its pipes
                     return
 
 
