@@ -16,5 +16,9 @@ from coordinator.cli.replica import replica_options, serve
 @option("--etcd", multiple=True, required=True, metavar="URL", help="May be repeated.")
 @click.pass_obj
 def coordinator(output: Output, /, etcd: tuple[str, ...], **replica: Any) -> int:
-    """Run one coordinator replica over an existing etcd; the others wait to lead after it."""
+    """Run one coordinator replica over an existing etcd.
+
+    One of them leads, and another takes over when it is gone. Each carries shims and answers
+    operators, whoever leads.
+    """
     return serve(output, etcd=etcd, replica=replica)

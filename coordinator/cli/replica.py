@@ -35,6 +35,7 @@ def _policy(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> di
 
 def replica_options(function: Function) -> Function:
     """Options of one coordinator replica."""
+    function = tls_options(function)
     for add in reversed(
         (
             option(
@@ -76,7 +77,7 @@ def replica_options(function: Function) -> Function:
         )
     ):  # fmt: skip
         function = add(function)
-    return config_option(tls_options(function))
+    return config_option(function)
 
 
 def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> int:

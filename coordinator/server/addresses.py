@@ -60,6 +60,12 @@ def advertised(wanted: str, addresses: Sequence[str], *, alone: bool) -> str:
     )
 
 
+def is_loopback(address: str) -> bool:
+    """Whether an address means the machine itself to whoever dials it."""
+    host = address.rpartition("//")[2].rpartition(":")[0].strip("[]")
+    return is_unix(address) or host in ("localhost", "::1") or host.startswith("127.")
+
+
 class HeldPorts:
     """Ports that several processes of ours share, held so that nobody else can take them.
 

@@ -22,7 +22,7 @@ from coordinator.link.names import check_name
 from coordinator.link.options import Keepalive
 from coordinator.link.security import NO_TLS, Dialler, Tls
 from coordinator.link.service import NODE_LEASE_S
-from coordinator.server.addresses import advertised, is_unix, split
+from coordinator.server.addresses import advertised, is_loopback, is_unix, split
 from coordinator.server.collecting import collect_seldom
 from coordinator.server.embedded import EmbeddedEtcd, start_etcd
 from coordinator.server.following import Following
@@ -174,6 +174,12 @@ class _Process:
         stack.push_async_callback(serving.stop)
         alone = not self._options.etcd  # an embedded etcd has no replicas on other machines
         self._address = advertised(self._options.advertise, serving.addresses, alone=alone)
+        if is_loopback(self._address) and not all(map(is_loopback, self._options.etcd)):
+            log.warning(
+                "coordinators of other machines will not reach this one, should it lead",
+                for_replicas=self._address,
+                advice="--listen or --advertise names an address that they can dial",
+            )
         addresses = serving.addresses
         if self._options.fronts:
             fronts = await stack.enter_async_context(self._fronts(reach))

@@ -192,6 +192,25 @@ async def test_a_leader_lost_in_any_phase(
             leader = await play(them, leader, phase, etcd, fault)
 
 
+async def test_a_leader_that_is_told_to_end_lays_down_what_it_was_at(
+    etcd: OwnEtcd, tmp_path: Path
+) -> None:
+    async with replicas(etcd.endpoint, "/told", tmp_path, "a", "b", "c") as them:
+        leader = await them.leader()
+        this = Round(them, leader, Phase.PARK)
+        await this.attach()
+        asking = await this.reach(etcd)
+        marks = them.marks()
+        leader.kill(signal.SIGTERM)
+        this.shims[1].behaviour.mute.clear()
+        assert await leader.ended() == 0
+        new = await them.leader(since=marks)
+        error = await asking.end()
+        assert "told to end" in str(error)
+        await this.check(asking, new)
+        await this.leave()
+
+
 async def test_the_command_line_goes_on_at_another_replica(etcd: OwnEtcd, tmp_path: Path) -> None:
     """The coordinator that it talks to is killed: once a standby, once the leader."""
     async with replicas(etcd.endpoint, "/cli", tmp_path, "a", "b", "c") as them:

@@ -20,7 +20,9 @@ from tests.integration.replicas.kit import (
     WAIT_S,
     Replica,
     Watchful,
+    allstop,
     attach,
+    environment,
     eventually,
     replicas,
     until,
@@ -172,6 +174,29 @@ async def test_a_leader_that_dies_with_its_fronts_drops_no_stream_of_anothers(
             assert len(shim.epochs) == 1  # one Welcome more, on the stream it has
             assert not shim.late
         await dismiss(shims)
+
+
+async def test_a_machine_of_its_own_may_have_fronts_too(tmp_path: Path) -> None:
+    """With an etcd of its own the fronts reach their coordinator by its unix socket."""
+    process = await asyncio.create_subprocess_exec(
+        *allstop("up", "--listen", "127.0.0.1:0", "--fronts", "2", "--node-lease", "1h"),
+        *("--state-dir", str(tmp_path)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(),
+    )
+    own = Replica("own", process)
+    own.start_reading()
+    try:
+        await own.said("listening on ")
+        shims = await attached(own.address, 2)
+        await checkpoint(own.address)
+        await checkpoint(own.addresses[-1])
+        await dismiss(shims)
+        own.kill(signal.SIGINT)
+        assert await own.ended() == 0
+    finally:
+        await own.close()
 
 
 def front_options(**more: object) -> FrontOptions:

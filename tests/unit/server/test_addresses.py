@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from coordinator.core.errors import BadRequest, SetupError
-from coordinator.server.addresses import HeldPorts, advertised, split
+from coordinator.server.addresses import HeldPorts, advertised, is_loopback, split
 
 
 def listening(place: tuple[str, int], *, shared: bool) -> socket.socket:
@@ -91,6 +91,23 @@ def test_every_address_is_none_that_others_can_dial(every: str) -> None:
     with pytest.raises(BadRequest, match="every address") as caught:
         advertised("", [every, SOCKET], alone=False)
     assert "--advertise" in caught.value.advice
+
+
+@pytest.mark.parametrize(
+    ("address", "own"),
+    [
+        ("127.0.0.1:7", True),
+        ("http://127.0.0.1:2379", True),
+        ("[::1]:7", True),
+        ("localhost:7", True),
+        (SOCKET, True),
+        (TCP, False),
+        (V6, False),
+        ("https://etcd-0:2379", False),
+    ],
+)
+def test_what_only_this_machine_can_dial(address: str, own: bool) -> None:
+    assert is_loopback(address) is own
 
 
 @pytest.mark.parametrize("wanted", ["a:b", "a.example"])
