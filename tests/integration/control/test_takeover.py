@@ -109,6 +109,7 @@ async def test_an_attempt_stored_as_committing_is_settled_by_reading() -> None:
         deadline_s=60.0,
         requested_unix_s=1.0,
         reason="everything is stored",
+        nodes=("node-0", "node-1"),
     )
     await store.put_attempt(attempt)
     async with successor(kv) as case:
