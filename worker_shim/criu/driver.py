@@ -18,7 +18,7 @@ from coordinator.core.model import Endpoint
 from worker_shim.criu import addresses, images, tasks
 from worker_shim.criu.binary import clean_environment, criu_version, find_criu, keeps_self_tests
 from worker_shim.criu.causes import details, error_lines, recognise
-from worker_shim.criu.giving_up import REFUSABLE, run_or_give_up
+from worker_shim.criu.giving_up import REFUSABLE, run_or_give_up, time_for_criu
 from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.criu.remaps import make_remaps, save_remaps
 from worker_shim.network.port import Sockets
@@ -97,7 +97,9 @@ class CriuDriver:
         try:
             # The runner would kill CRIU; it must not come to that while CRIU holds the tree.
             run = self._criu(line, into, DUMP_LOG, until + KILL_S, wrapper=REFUSABLE)
-            finished = await run_or_give_up(run, str(into), pids, deadline_s=deadline_s)
+            finished = await run_or_give_up(
+                run, str(into), pids, deadline_s=time_for_criu(deadline_s)
+            )
             if finished.exit_code != 0:
                 raise _failure("dump", where, finished, into / DUMP_LOG)
             save_remaps(into, pids)

@@ -46,6 +46,14 @@ REFUSABLE = (
 )
 
 
+def time_for_criu(deadline_s: float) -> float:
+    """What CRIU itself gets of a phase's time: the rest is for ending it, should it hang.
+
+    So whoever waits for the tree has it back by the deadline, not some seconds after it.
+    """
+    return deadline_s - min(GENTLE_S + 1.0, deadline_s / 4)
+
+
 async def run_or_give_up(
     run: Coroutine[None, None, Finished], mark: str, pids: Sequence[int], *, deadline_s: float
 ) -> Finished:

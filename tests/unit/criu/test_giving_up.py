@@ -51,3 +51,8 @@ def test_criu_is_not_what_a_kernel_in_want_of_memory_ends() -> None:
     line = [*giving_up.REFUSABLE, "cat", "/proc/self/oom_score_adj"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=10, check=True)
     assert (done.stdout, done.stderr) == (wanted, "")
+
+
+@pytest.mark.parametrize(("deadline_s", "criu_s"), [(120.0, 114.0), (24.0, 18.0), (4.0, 3.0)])
+def test_ending_a_hanging_criu_is_within_the_deadline(deadline_s: float, criu_s: float) -> None:
+    assert giving_up.time_for_criu(deadline_s) == criu_s
