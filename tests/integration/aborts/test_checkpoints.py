@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
 from coordinator.core.errors import AttemptFailed
 from coordinator.core.model import Phase
-from tests.integration.aborts.kit import JOB, NODES, SECONDS, Clock, Patient
+from tests.integration.aborts.kit import (
+    JOB,
+    LET_GO_S,
+    NODES,
+    SECONDS,
+    SLACK_S,
+    Clock,
+    Patient,
+)  # fmt: skip
 from tests.integration.badluck.kit import until
 
 pytestmark = [
@@ -135,6 +144,21 @@ async def test_the_shim_of_another_node_stands_still(patient: Patient, phase: Ph
     await patient.moved(held)
     await patient.as_before(before)
     await until("n1", patient.attached)
+    await patient.commits()
+
+
+async def test_a_stopped_job_does_not_wait_for_a_store_that_hangs(patient: Patient) -> None:
+    """With --stop the ranks stand while their images are stored; given up, they run at once."""
+    before = patient.condition()
+    attempt = await patient.checkpoint_in(Phase.PERSIST, stop=True)
+    held, given_up = patient.steps(), time.monotonic()
+    await patient.client.abort(attempt.events[0].action, "not now")
+    await patient.moved(held)
+    assert time.monotonic() - given_up < LET_GO_S + SLACK_S
+    assert patient.frozen  # nothing of it has been stored or removed yet
+    await attempt.failed()
+    await patient.as_before(before)
+    assert [patient.left_on(node) for node in NODES] == [[], []]
     await patient.commits()
 
 

@@ -9,6 +9,7 @@ import pytest
 from coordinator.core.model import Phase
 from tests.integration.aborts.kit import JOB, NODES, SECONDS, Clock, Patient, eventually
 from tests.integration.badluck.kit import until
+from worker_shim.agent.run import HANGING_S
 
 pytestmark = [
     pytest.mark.root,
@@ -18,6 +19,7 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
+END_S = 20.0  # an end without a hanging store, on a busy machine
 RESTORING = [Phase.FETCH, Phase.CLEAR, Phase.RESTORE, Phase.RELEASE]
 
 
@@ -76,3 +78,15 @@ async def test_the_shim_of_another_node_is_killed_while_it_restores(patient: Pat
 
 async def nothing_on(patient: Patient, node: str) -> bool:
     return patient.ranks_on(node) == 0 and not patient.left_on(node)
+
+
+async def test_a_shim_ends_although_its_store_hangs(patient: Patient) -> None:
+    await patient.snapshot()
+    restore = await patient.restore_in(Phase.FETCH)
+    patient.signal("n1", signal.SIGTERM)
+    shim = patient.deployment.shims["n1"]
+    assert shim.wait(HANGING_S + END_S) == 128 + signal.SIGTERM
+    failure = await restore.failed()
+    assert "n1 left" in failure.what, failure.to_fields()
+    assert patient.ranks_on("n1") == 0
+    assert "does not answer; leaving all the same" in patient.deployment.log("n1").read_text()
