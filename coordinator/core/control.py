@@ -8,20 +8,16 @@ journal says why. Everything else goes through the tables of `checkpoint` and `r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from coordinator.core import checkpoint, events, restore
 from coordinator.core.admission import admit_attempt, admit_restore
 from coordinator.core.adoption import HAVE_ENDED, Heir, id_of, later
+from coordinator.core.arrivals import Arrivals, kind_of, put
 from coordinator.core.attempt import Attempt
-from coordinator.core.cluster import ATTACHED, LEFT, LOST, Cluster, Stale
+from coordinator.core.cluster import Cluster
 from coordinator.core.commands import (
-    AdmitWorker,
     Command,
-    FenceWorkers,
-    PutAttempt,
-    PutRestore,
     Refuse,
 )
 from coordinator.core.errors import (
@@ -38,21 +34,17 @@ from coordinator.core.model import (
     JobRecord,
     RestoreRecord,
     RestoreState,
-    WorkerState,
 )
-from coordinator.core.owed import Owed, Place, may_be_kept, stop_of, stops, undo_of
+from coordinator.core.owed import Owed
 from coordinator.core.pace import Pace
 from coordinator.core.policy import Policy
-from coordinator.core.questions import Questions
 from coordinator.core.returning import Restore
 from coordinator.core.running import AnyAction, AnyRecord, Running
 from coordinator.core.runs import Runs
 from coordinator.core.table import step
 
-HELD = frozenset({"held", "stopped", "restored"})
 
-
-class Control(Questions):
+class Control(Arrivals):
     """All decisions of one leader, from its election to its end.
 
     Times are monotonic seconds of the caller. One event at a time; a call never blocks.
@@ -141,129 +133,6 @@ class Control(Questions):
         """When to hand in TimePassed at the latest; None while nothing is awaited."""
         return self._running.next_wakeup()
 
-    # -- nodes and workers ---------------------------------------------------------------------
-
-    def _attached(self, event: events.NodeAttached) -> list[Command]:
-        name = event.facts.node
-        commands: list[Command] = []
-        known = self._cluster.nodes.get(name)
-        if known is not None and known.state == ATTACHED:
-            same = known.session == event.session
-            why = "its stream was opened anew" if same else "another shim process took its place"
-            commands += self._gone(events.NodeLost(name, known.session, why))
-        stale = self._cluster.attach(event)
-        self._note(f"{name} is attached with {len(event.workers)} workers")
-        fenced = {(s.job, s.worker) for s, _ in stale}
-        for action in self._running.all():
-            if action.workers_on(name) or any(w.job == action.job for w in event.workers):
-                commands += self._step(action, event)
-        commands += [_put(record) for record in self._owed.stopped(name, event.workers)]
-        owed = self._owed.orders(name, event.workers, self.epoch, self.policy)
-        told = {(order.job, order.worker, order.action) for order in owed}
-        for state in event.workers:
-            if (state.job, state.worker) not in fenced:
-                commands += self._told_again(name, state)
-                if (state.job, state.worker, state.action) not in told:
-                    commands += self._let_go(name, state)
-        commands += owed
-        return commands + self._fence(name, stale) + self._consider(name, event.workers)
-
-    def _told_again(self, node: str, state: WorkerState) -> list[Command]:
-        """A worker was taken into a run, and its shim's stream broke before it heard of it."""
-        known = self._cluster.nodes[node].workers[(state.job, state.worker)].incarnation
-        if known == state.incarnation:
-            return []
-        return [AdmitWorker(node, state.job, state.worker, known)]
-
-    def _let_go(self, node: str, state: WorkerState) -> list[Command]:
-        """A worker that is held for an action that is over (or unknown here) is told to run."""
-        if state.state not in HELD or not state.action or state.action in self._running:
-            return []
-        self._note(f"worker {state.worker} on {node} is held by {state.action}, which is over")
-        kill = state.state == "restored"
-        place = (state.job, state.worker, state.action)
-        ended = self._running.ended(state.action)
-        if stops(ended):
-            return [stop_of(place, node, self.epoch, self.policy.stop_s)]
-        return [self._undo(node, place, kill=kill, incarnation=state.incarnation)]
-
-    def _undo(
-        self, node: str, place: Place, *, kill: bool = False, incarnation: int = 0
-    ) -> Command:
-        """What has ended is undone; what is stored goes only if it surely is no snapshot's."""
-        ended = self._running.ended(place[2])
-        keep = may_be_kept(ended)
-        order = undo_of(place, node, self.epoch, self.policy.undo_s)
-        return replace(order, kill=kill, keep=keep, incarnation=incarnation)
-
-    def _consider(self, node: str, workers: Sequence[WorkerState]) -> list[Command]:
-        """Workers that are not of the present run are taken in, refused, or wait."""
-        commands: list[Command] = []
-        for state in workers:
-            job = self._cluster.jobs[state.job]
-            known = self._cluster.nodes[node].workers.get((state.job, state.worker))
-            if known is not None and (known.incarnation != job.incarnation or not job.incarnation):
-                busy = self._running.of_job(state.job)
-                who = f"{_kind(busy[0])} {busy[0].id}" if busy else ""
-                commands += self._runs.consider(node, state.job, state.worker, self._now, busy=who)
-        return commands
-
-    def _fence(self, node: str, stale: Sequence[Stale]) -> list[Command]:
-        if not stale:
-            return []
-        reason = "; ".join(dict.fromkeys(why for _, why in stale))
-        self._note(f"{node} is fenced: {reason}")
-        return [FenceWorkers(node, reason, tuple(state for state, _ in stale))]
-
-    def _reported(self, event: events.NodeReported) -> list[Command]:
-        if not self._current(event.node, event.session):
-            return []
-        stale = self._cluster.report(event)
-        commands: list[Command] = []
-        for state in event.workers:
-            for action in self._running.of_job(state.job):
-                member = action.members.get(state.worker)
-                if member is not None and member.node == event.node:
-                    action.observe(state.worker, state.ranks)
-        for action in self._running.all():
-            if isinstance(action, Restore) and action.awaits_reports_of(event.node):
-                commands += self._step(action, event)
-        return commands + self._fence(event.node, stale) + self._consider(event.node, event.workers)
-
-    def _gone(self, event: events.NodeLost | events.NodeLeft) -> list[Command]:
-        if not self._current(event.node, event.session):
-            return []
-        state = LOST if isinstance(event, events.NodeLost) else LEFT
-        self._cluster.lose(event.node, state, event.reason)
-        self._note(f"{event.node} is {state}: {event.reason}")
-        commands: list[Command] = []
-        for action in self._running.all():
-            if action.concerns(event.node):
-                commands += self._step(action, event)
-        return commands
-
-    def _current(self, node: str, session: str) -> bool:
-        known = self._cluster.nodes.get(node)
-        if known is None or known.session != session:
-            self._note(f"{node} speaks in session {session}, which is not its present one", True)
-            return False
-        if known.state != ATTACHED:
-            self._note(f"{node} is {known.state} already", True)
-            return False
-        return True
-
-    def _worker_exited(self, event: events.WorkerExited) -> list[Command]:
-        if not self._cluster.attached(event.node):
-            self._note(f"{event.node} is not attached", True)
-            return []
-        event = self._cluster.exited(event)
-        self._note(f"worker {event.worker} on {event.node} exited with {event.exit_code}")
-        commands: list[Command] = []
-        for action in self._running.of_job(event.job):
-            if action.cares_about_exit(event):
-                commands += self._step(action, event)
-        return commands
-
     # -- requests ------------------------------------------------------------------------------
 
     def _checkpoint_requested(self, event: events.CheckpointRequested) -> list[Command]:
@@ -299,7 +168,7 @@ class Control(Questions):
     def _refuse_busy(self, job: str) -> None:
         for action in self._running.of_job(job):
             raise Busy(
-                f"{_kind(action)} {action.id} has the job and is {action.state}",
+                f"{kind_of(action)} {action.id} has the job and is {action.state}",
                 where=Where(job=job),
                 advice=f"wait for it, or `allstop abort {action.id}`",
             )
@@ -335,7 +204,7 @@ class Control(Questions):
             return []
         self._running.remember(action, record)
         self._note("nobody owes it anything any more", False, action, str(record.state))
-        return [_put(record)]
+        return [put(record)]
 
     def _about(self, name: str, event: Event, job: str = "") -> list[Command]:
         """Take an event to the action it names, if that runs here."""
@@ -439,14 +308,6 @@ class Control(Questions):
 
     def _note(self, reason: str, ignored: bool = False, action: str = "", state: str = "") -> None:
         self._journal.note(Decision(self._now, action, self._cause, reason, state, ignored))
-
-
-def _kind(action: AnyAction) -> str:
-    return "attempt" if isinstance(action, Attempt) else "restore"
-
-
-def _put(record: AnyRecord) -> Command:
-    return PutAttempt(record) if isinstance(record, AttemptRecord) else PutRestore(record)
 
 
 _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {

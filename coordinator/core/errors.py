@@ -52,6 +52,15 @@ class Where:
         return ", ".join(part for part in parts if part)
 
 
+def printable(text: str) -> str:
+    """A text that can be shown and sent: keys of etcd and file names need not be Unicode."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text
+
+
 class AllstopError(Exception):
     """Base of all errors that allstop raises on purpose."""
 
@@ -69,7 +78,7 @@ class AllstopError(Exception):
     ) -> None:
         """Keep the parts apart; `definite`: the thing asked for surely did not happen."""
         super().__init__(what)
-        self.what = what
+        self.what = printable(what)
         self.where = where or Where()
         self.advice = advice
         self.definite = definite
@@ -78,7 +87,7 @@ class AllstopError(Exception):
     def at(self, **known: object) -> AllstopError:
         """Fill in the parts of the place that were not known where the error was raised."""
         missing: dict[str, object] = {
-            name: value
+            name: printable(value) if isinstance(value, str) else value
             for name, value in known.items()
             if getattr(self.where, name) in ("", None) and value not in ("", None)
         }

@@ -14,8 +14,8 @@ from coordinator.core import (
     aborting,
     action,
     adoption,
+    arrivals,
     committing,
-    control,
     releasing,
     snapshot,
 )
@@ -176,7 +176,7 @@ def debts_forgotten(patch: Patch) -> None:
 
 
 def images_of_a_snapshot_deleted(patch: Patch) -> None:
-    patch.setattr(control, "may_be_kept", lambda ended: False)
+    patch.setattr(arrivals, "may_be_kept", lambda ended: False)
 
 
 def abort_not_recorded(patch: Patch) -> None:
