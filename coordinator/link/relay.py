@@ -185,13 +185,18 @@ class RelayClient:
         welcome_s: float = WELCOME_S,
         beat_s: float = BEAT_S,
         outgoing_max: int = OUTGOING_MAX,
+        own: Callable[[Leader], bool] | None = None,
     ) -> None:
-        """`dial` makes a channel, closed here. A leader of the carrier's name is this process."""
+        """`dial` makes a channel, closed here.
+
+        `own` says whether a leader is this process; by default one of the carrier's name is.
+        """
         self._carrier = carrier
         self._dial = dial
         self._welcome_s = welcome_s
         self._beat_s = beat_s
         self._outgoing_max = outgoing_max
+        self._own = own or (lambda leader: leader.name == carrier.name)
 
     async def run(self, leaders: AsyncIterator[Leader | None]) -> None:
         """Follow each leader until the next comes; ends with `leaders`, or when cancelled."""
@@ -200,7 +205,7 @@ class RelayClient:
             async for leader in leaders:
                 await _cancelled(following)
                 following = None
-                if leader is not None and leader.name != self._carrier.name:
+                if leader is not None and not self._own(leader):
                     following = asyncio.create_task(
                         self._follow(leader), name=f"follow {leader.name}"
                     )

@@ -31,7 +31,7 @@ class Following:
         self.channels = Channels(dialler)
         self._election = election
         self._own = own
-        self._relay = RelayClient(carrier, dialler)
+        self._relay = RelayClient(carrier, dialler, own=own)
 
     async def run(self) -> None:
         """Follow until cancelled."""

@@ -192,6 +192,23 @@ async def test_a_leader_lost_in_any_phase(
             leader = await play(them, leader, phase, etcd, fault)
 
 
+async def test_two_of_the_same_name_are_two(etcd: OwnEtcd, tmp_path: Path) -> None:
+    """Names are for people, and people copy command lines."""
+    async with replicas(etcd.endpoint, "/namesakes", tmp_path, "a") as them:
+        second = await them.start("b", "--name", "a")
+        shim = Watchful(second.address, "n0", job="llm", worker=0, workers=1)
+        await attach(shim)
+        async with OperatorClient([second.address], patience_s=WAIT_S) as client:
+            assert (await follow(client.checkpoint("llm"))).error is None
+        marks = them.marks()
+        them.running["a"].kill(signal.SIGKILL)
+        assert await them.leader(since=marks) is second
+        async with OperatorClient([second.address], patience_s=WAIT_S) as client:
+            assert (await follow(client.checkpoint("llm"))).error is None
+        assert shim.ended is None
+        await shim.leave()
+
+
 async def test_a_leader_that_is_told_to_end_lays_down_what_it_was_at(
     etcd: OwnEtcd, tmp_path: Path
 ) -> None:
