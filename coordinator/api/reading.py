@@ -156,13 +156,14 @@ def list_nodes(desk: Desk) -> operator_pb2.ListNodesReply:
 
 async def list_snapshots(desk: Desk, job: str) -> operator_pb2.ListSnapshotsReply:
     """A job's snapshots, oldest first, without their workers; raises NotFound for no such job."""
-    snapshots = await desk.store.snapshots(job)
+    snapshots, damaged = await desk.store.listed(job)
     known = desk.control.job(job)
     if not snapshots and known is None:
         raise NotFound(f"there is no job {job}", advice="`allstop jobs` lists them")
     return operator_pb2.ListSnapshotsReply(
         snapshots=[to_proto(each, records_pb2.Snapshot) for each in snapshots],
         latest=known.latest if known is not None else "",
+        problems=[str(each) for each in damaged],
     )
 
 

@@ -59,3 +59,4 @@ class Snapshots:
 
     snapshots: tuple[Snapshot, ...]
     latest: str
+    problems: tuple[str, ...] = ()  # those that cannot be read

@@ -18,8 +18,14 @@ def snapshots(output: Output, job: str) -> None:
     from coordinator.cli.tables import snapshots_view
 
     reply = ask(output, lambda client: client.snapshots(job))
+    for problem in reply.problems:
+        output.note(problem, "red")
     newest_first = sorted(reply.snapshots, key=lambda one: one.committed_unix_s, reverse=True)
     output.emit(
-        {"latest": reply.latest, "snapshots": plain(newest_first)},
+        {
+            "latest": reply.latest,
+            "snapshots": plain(newest_first),
+            "problems": list(reply.problems),
+        },
         lambda: snapshots_view(newest_first, reply.latest),
     )

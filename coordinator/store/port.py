@@ -124,7 +124,13 @@ class Store(Protocol):
         """Write a later state of a restore."""
 
     async def snapshots(self, job: str) -> tuple[Snapshot, ...]:
-        """All snapshots of a job, oldest first, `workers` left empty (see `snapshot`)."""
+        """All snapshots of a job, oldest first, `workers` left empty (see `snapshot`).
+
+        A damaged one is left out; StoreError when all of them are.
+        """
+
+    async def listed(self, job: str) -> tuple[tuple[Snapshot, ...], tuple[StoreError, ...]]:
+        """The same, and beside it what cannot be read; each error names its key."""
 
     async def snapshot(self, snapshot: str, job: str = "") -> Snapshot:
         """One snapshot with its workers; without `job` all jobs are searched. Raises NotFound."""

@@ -63,10 +63,24 @@ class Reader:
         return self._loaded(await self._listing())
 
     async def snapshots(self, job: str) -> tuple[Snapshot, ...]:
-        """All snapshots of a job, oldest first, without workers."""
+        """All snapshots of a job, oldest first, without workers; raises when none can be read."""
+        found, damaged = await self.listed(job)
+        if damaged and not found:
+            raise damaged[0]
+        return found
+
+    async def listed(self, job: str) -> tuple[tuple[Snapshot, ...], tuple[StoreError, ...]]:
+        """All snapshots of a job as `snapshots`, and what cannot be read among them."""
         items = await self._all(self.keys.snapshots(job))
         items.sort(key=lambda each: each.create_revision)
-        return tuple(self.record_of(Snapshot, each) for each in items)
+        found: list[Snapshot] = []
+        damaged: list[StoreError] = []
+        for item in items:
+            try:
+                found.append(self.record_of(Snapshot, item))
+            except StoreError as error:
+                damaged.append(error)
+        return tuple(found), tuple(damaged)
 
     async def snapshot(self, snapshot: str, job: str = "") -> Snapshot:
         """One snapshot with its workers; NotFound when no job (or not this one) has it."""

@@ -157,8 +157,8 @@ class EtcdKeyValue:
 
     async def _stream(self, member: Member, prefix: str, at: int) -> AsyncGenerator[Any]:
         create = rpc.WatchCreateRequest(
-            key=prefix.encode(),
-            range_end=below(prefix).encode(),
+            key=_bytes(prefix),
+            range_end=_bytes(below(prefix)),
             start_revision=at,
             progress_notify=True,
         )
@@ -202,10 +202,20 @@ class EtcdKeyValue:
             raise mapped(error, what, writes=False) from error
 
 
+def _text(key: bytes) -> str:
+    """A key as text; one that is no UTF-8 gives the same bytes again: pages go on after it."""
+    return key.decode(errors="surrogateescape")
+
+
+def _bytes(key: str) -> bytes:
+    """The other way."""
+    return key.encode(errors="surrogateescape")
+
+
 def _range(wanted: Range) -> Any:
     return rpc.RangeRequest(
-        key=wanted.key.encode(),
-        range_end=wanted.end.encode(),
+        key=_bytes(wanted.key),
+        range_end=_bytes(wanted.end),
         limit=wanted.limit,
         keys_only=wanted.keys_only,
         revision=wanted.revision,
@@ -215,7 +225,7 @@ def _range(wanted: Range) -> Any:
 def _compare(compare: Compare) -> Any:
     create = compare.field == "create"
     return rpc.Compare(
-        key=compare.key.encode(),
+        key=_bytes(compare.key),
         result=rpc.Compare.EQUAL,
         target=rpc.Compare.CREATE if create else rpc.Compare.MOD,
         **{"create_revision" if create else "mod_revision": compare.equals},
@@ -224,18 +234,16 @@ def _compare(compare: Compare) -> Any:
 
 def _request(op: Put | Delete) -> Any:
     if isinstance(op, Put):
-        put = rpc.PutRequest(key=op.key.encode(), value=op.value, lease=op.lease)
+        put = rpc.PutRequest(key=_bytes(op.key), value=op.value, lease=op.lease)
         return rpc.RequestOp(request_put=put)
-    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=op.key.encode()))
+    return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=_bytes(op.key)))
 
 
 def _item(kv: Any) -> Item:
-    return Item(
-        kv.key.decode(errors="replace"), kv.value, kv.create_revision, kv.mod_revision, kv.lease
-    )
+    return Item(_text(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.lease)
 
 
 def _event(event: Any) -> Event:
     deleted = event.type == event.DELETE
-    key = event.kv.key.decode(errors="replace")
+    key = _text(event.kv.key)
     return Event(event.kv.mod_revision, key, None if deleted else _item(event.kv))

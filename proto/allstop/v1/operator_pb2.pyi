@@ -186,12 +186,14 @@ class ListSnapshotsRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class ListSnapshotsReply(_message.Message):
-    __slots__ = ("snapshots", "latest")
+    __slots__ = ("snapshots", "latest", "problems")
     SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     snapshots: _containers.RepeatedCompositeFieldContainer[_records_pb2.Snapshot]
     latest: str
-    def __init__(self, snapshots: _Optional[_Iterable[_Union[_records_pb2.Snapshot, _Mapping]]] = ..., latest: _Optional[str] = ...) -> None: ...
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, snapshots: _Optional[_Iterable[_Union[_records_pb2.Snapshot, _Mapping]]] = ..., latest: _Optional[str] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ShowRequest(_message.Message):
     __slots__ = ("id",)

@@ -153,8 +153,9 @@ async def until(condition: Any, within_s: float, what: str = "") -> None:
 
 
 @asynccontextmanager
-async def staged(folder: Path, leader: CoordinatorProcess) -> AsyncIterator[Stage]:
-    """Nodes and jobs for every phase, attached to this coordinator."""
+async def staged(folder: Path, *coordinators: CoordinatorProcess) -> AsyncIterator[Stage]:
+    """Nodes and jobs for every phase, which know these coordinators."""
+    addresses = [each.address for each in coordinators]
     published: dict[str, Any] = {}
     cases: dict[str, Case] = {}
     for phase in PHASES:
@@ -163,9 +164,9 @@ async def staged(folder: Path, leader: CoordinatorProcess) -> AsyncIterator[Stag
         cases[phase] = Case(phase, nodes)
     nodes = [node for case in cases.values() for node in case.nodes]
     try:
-        async with OperatorClient([leader.address]) as client:
+        async with OperatorClient(addresses) as client:
             for node in nodes:
-                await node.start([leader.address])
+                await node.start(addresses)
             stage = Stage(cases, client)
             await stage.ready()
             await stage.take_places()

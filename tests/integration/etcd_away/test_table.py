@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.integration.etcd_away.coordinators import coordinator
+from tests.integration.etcd_away.coordinators import CoordinatorProcess, coordinator
 from tests.integration.etcd_away.members import QUOTA_BYTES, Members
 from tests.integration.etcd_away.stage import Case, Stage, staged, until
 from tests.integration.etcd_away.tables import Row, rows
@@ -163,8 +166,9 @@ async def test_full(tmp_path: Path) -> None:
     try:
         members.start()
         async with (
-            coordinator(members.endpoints, lease_s=LONG_LEASE_S, policy=PATIENT) as leader,
-            staged(tmp_path / "nodes", leader) as stage,
+            coordinator(members.endpoints, lease_s=SHORT_LEASE_S, policy=PATIENT) as leader,
+            standby(leader, members) as second,
+            staged(tmp_path / "nodes", leader, second) as stage,
         ):
             await members.fill()
             stage.ask_new()
@@ -172,5 +176,28 @@ async def test_full(tmp_path: Path) -> None:
             await heard_out(stage)
             await settled(stage, table)
             await members.make_room()
+            await leader.kill()
+            await second.leads()
+            await settled(stage, {phase: or_never_was(row) for phase, row in table.items()})
     finally:
         members.stop()
+
+
+@asynccontextmanager
+async def standby(
+    leader: CoordinatorProcess, members: Members
+) -> AsyncIterator[CoordinatorProcess]:
+    """The next leader."""
+    await leader.leads()
+    async with coordinator(
+        members.endpoints, lease_s=SHORT_LEASE_S, policy=PATIENT, name="second"
+    ) as second:
+        yield second
+
+
+def or_never_was(row: Row) -> Row:
+    """What the next leader says: of a request whose record was refused it knows nothing."""
+    reads = (*row.reads, "ended while", "found", "runs")
+    return replace(
+        row, ends=(*row.ends, *(["never was"] if "ADMIT" in row.phase else [])), reads=reads
+    )
