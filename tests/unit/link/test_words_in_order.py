@@ -133,7 +133,7 @@ class Link:
         self.up.append(carrier_pb2.CarrierMessage.FromString(message.SerializeToString()))
 
     def close(self, why: AllstopError) -> None:
-        self.up.clear()
+        """What is on its way may arrive all the same."""
         self.cut = True
 
     def step(self, upward: bool) -> bool:
@@ -165,6 +165,7 @@ class World:
         self.carriers = [Carrier(f"c{index}", session=f"s{index}") for index in range(CARRIERS)]
         self.shims = [Shim(f"node-{index}") for index in range(NODES)]
         self.links: list[Link | None] = [None] * CARRIERS
+        self.past: list[Link] = []
         self.told: dict[int, list[events.Event]] = {}
         self.sent: dict[str, list[tuple[int, int, int]]] = {}  # node -> epoch, number, heard before
         self.heard: dict[str, int] = {}
@@ -181,6 +182,9 @@ class World:
 
     def follow(self, index: int) -> None:
         carrier = self.carriers[index]
+        past = self.links[index]
+        if past is not None:
+            self.past.append(past)
         self.links[index] = link = Link(carrier, self.hub)
         carrier.follow(link)
 
@@ -233,6 +237,11 @@ class World:
         if link is not None and not link.cut:
             link.step(upward)
 
+    def late(self, *, upward: bool) -> None:
+        """What was on links that are cut arrives now."""
+        for link in self.past:
+            link.step(upward)
+
     async def act(self, kind: str, number: int, index: int) -> None:
         """Let one thing happen."""
         if kind == "read":
@@ -250,6 +259,8 @@ class World:
             "deliver": self.shims[number].deliver,
             "gathered": self.carriers[index]._gathering.flush,
             "decided": self.hub.flush,
+            "late up": lambda: self.late(upward=True),
+            "late down": lambda: self.late(upward=False),
             "up": lambda: self.step(index, upward=True),
             "down": lambda: self.step(index, upward=False),
         }
@@ -328,7 +339,8 @@ class World:
         ]
 
 
-KINDS = ["lead", "follow", "follow", "cut", "attach", "attach", "attach", "break"] + 3 * [
+KINDS = ["lead", "follow", "follow", "cut", "attach", "attach", "attach", "break"]
+KINDS += ["late up", "late down"] + 3 * [
     *("report", "exited", "order", "order", "read", "read", "read", "deliver", "deliver"),
     *("gathered", "decided", "decided", "up", "up", "down", "down"),
 ]
