@@ -1,7 +1,9 @@
 """Whether a checkpoint can end in the time it is given, judged by the last ones of its job.
 
 The fastest of them counts: a request is refused only when even that would not have fitted, in all
-or in one phase. Nothing is held for a checkpoint that is bound to be given up.
+or in one phase. Nothing is held for a checkpoint that is bound to be given up. Each refusal forgets
+the slowest of them, so that one slow checkpoint, of a disk that was repaired since or of a change of
+leader, does not refuse all later ones.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ class Pace:
             self._taken.pop(next(iter(self._taken)))
 
     def check(self, job: str, cut: Cut, policy: Policy, deadline_s: float) -> None:
-        """Raise NotReady with the numbers when the last attempts say that it cannot fit."""
+        """Raise NotReady with the numbers when the last attempts say that it cannot fit.
+
+        What it was judged by is then a little less.
+        """
         taken = [each for each in self._taken.get(job, ()) if each.cut is cut]
         if not taken:
             return
@@ -71,6 +76,7 @@ class Pace:
             if of_phase and min(of_phase) > allowed_s:
                 problems.append(_told(str(phase), of_phase, allowed_s, "for it"))
         if problems:
+            self._taken[job].remove(max(taken, key=lambda each: each.in_all))
             count = "checkpoint" if len(taken) == 1 else f"{len(taken)} checkpoints"
             raise NotReady(
                 f"it cannot end in the time allowed, by the last {count} of {job}: "

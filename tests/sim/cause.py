@@ -6,7 +6,7 @@ The tasks that a message starts inherit its context, so every act of a driver kn
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 
 OLD: ContextVar[str] = ContextVar("OLD", default="")  # the order of an old epoch that acts here
 
@@ -19,3 +19,10 @@ def has_effect(act: str) -> None:
     if old:
         for tell in on_violation:
             tell(5, f"{old} has an effect: {act}")
+
+
+def because_of(what: str, call: Callable[..., object], *args: object) -> None:
+    """Call something whose every effect is due to an old epoch."""
+    context = copy_context()
+    context.run(OLD.set, what)
+    context.run(call, *args)

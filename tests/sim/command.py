@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 import structlog
 
 from tests.sim import clock
+from tests.sim.planted import PLANTS
 from tests.sim.world import World
 
 _GO_ON = bool(os.environ.get("SIM_GO_ON"))  # to count failures, not to find one
@@ -37,10 +38,10 @@ class Result:
     lines: list[str] = field(default_factory=list)
 
 
-def simulate(seed: int, *, verbose: bool = False) -> Result:
+def simulate(seed: int, *, verbose: bool = False, focus: tuple[str, ...] = ()) -> Result:
     """One run. Whatever it made stays in memory: nothing of it may be collected and act."""
     began = clock.real()
-    world = World(seed, verbose=verbose)
+    world = World(seed, verbose=verbose, focus=focus)
     _quiet(world)
     world.run()
     _kept.append(world)
@@ -85,7 +86,7 @@ def _quiet(world: World) -> None:
     )
 
 
-def _children(seeds: list[int], jobs: int) -> list[Result]:
+def _children(seeds: list[int], jobs: int, focus: tuple[str, ...]) -> list[Result]:
     """Run batches in forked children, `jobs` at a time; stops giving out work at a failure."""
     batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
     running: dict[int, tuple[int, object]] = {}
@@ -96,7 +97,7 @@ def _children(seeds: list[int], jobs: int) -> list[Result]:
             child = os.fork()
             if child == 0:
                 os.close(reading)
-                _batch(batches[0], writing)
+                _batch(batches[0], writing, focus)
             os.close(writing)
             batches.pop(0)
             running[child] = (reading, None)
@@ -112,13 +113,13 @@ def _children(seeds: list[int], jobs: int) -> list[Result]:
     return results
 
 
-def _batch(seeds: list[int], writing: int) -> None:
+def _batch(seeds: list[int], writing: int, focus: tuple[str, ...]) -> None:
     """In a child: run, answer, and end at once."""
     gc.disable()
     with os.fdopen(writing, "w") as answers:
         for seed in seeds:
             try:
-                result = simulate(seed)
+                result = simulate(seed, focus=focus)
             except Exception as error:
                 result = Result(seed, f"the simulation broke: {error!r}", "")
             answers.write(json.dumps(asdict(result)) + "\n")
@@ -159,13 +160,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="repeat this one and tell all of it")
     parser.add_argument("--jobs", type=int, default=2, help="runs at the same time")
-    parser.add_argument("--plant", default="", help="a bug to plant (tests/sim/planted.py)")
+    parser.add_argument(
+        "--plant", choices=sorted(PLANTS), help="a bug to plant (tests/sim/planted.py)"
+    )
     parser.add_argument("--quiet", action="store_true", help="with --seed: the end only")
     chosen = parser.parse_args(arguments)
+    focus: tuple[str, ...] = ()
+    if chosen.plant:
+        focus = PLANTS[chosen.plant]()
     began = clock.real()
     if chosen.seed is not None:
         gc.disable()
-        result = simulate(chosen.seed, verbose=not chosen.quiet)
+        result = simulate(chosen.seed, verbose=not chosen.quiet, focus=focus)
         result.lines = result.lines if chosen.quiet else []
         print(json.dumps({**asdict(result), "lines": []}))
         sys.stdout.flush()
@@ -174,7 +180,7 @@ def main(arguments: list[str]) -> int:
         sys.stdout.flush()
         os._exit(1 if result.failure else 0)
     seeds = list(range(chosen.first, chosen.first + chosen.seeds))
-    results = _children(seeds, max(1, chosen.jobs))
+    results = _children(seeds, max(1, chosen.jobs), focus)
     summary = _summary(results, clock.real() - began)
     print(json.dumps(summary), flush=True)
     return 1 if summary["violations"] else 0

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from allstop.v1 import shim_pb2
+
 from coordinator.core.errors import AllstopError, DriverError
 from tests.sim import drivers as sim
+from tests.sim.cause import because_of
 from tests.sim.loop import DEAD, FROZEN, Process
 from tests.sim.tree import Page, Tree
-from worker_shim.agent.leftovers import Claim
+from worker_shim.agent.agent import Agent
 from worker_shim.agent.options import ShimOptions, WorkerSpec
 from worker_shim.agent.ports import Drivers
 from worker_shim.agent.run import run_shim
@@ -64,7 +67,8 @@ class Machine:
         self.leaving = False  # the shim has been told to end
         self.off = False  # no shim is started here now
         self.processes = sim.SimProcesses(self)
-        self.highest = 0  # epoch that was heard here
+        self.heard = 0  # highest epoch, over all shims of this machine
+        self.late: list[shim_pb2.CoordinatorMessage] = []  # what was on the way when a call ended
 
     # -- faults -----------------------------------------------------------------------------------
 
@@ -185,6 +189,35 @@ class Machine:
         if own is self.shim and own.state != DEAD:
             self.kill_shim()
 
+    def attend(self, agent: Agent, process: Process) -> None:
+        """Hear what a shim hears: whatever an old epoch's message does is known by its context.
+
+        Late messages of an old leader come once a new one has been heard. TCP would not bring
+        them, but the promise of the shim does not build on that.
+        """
+        welcome, take = agent.on_welcome, agent.on_message
+
+        def on_welcome(message: shim_pb2.Welcome) -> None:
+            welcome(message)
+            self.heard = max(self.heard, message.epoch)
+            for late in [m for m in self.late if 0 < _epoch(m) < self.heard]:
+                self.late.remove(late)
+                pause_s = self.world.rng.choice((0.0, 0.002, 0.02, 2.0)) * self.world.rng.random()
+                context = process.context.copy()
+                self.world.loop.at(self.world.loop.now + pause_s, on_message, late, context=context)
+
+        def on_message(message: shim_pb2.CoordinatorMessage) -> None:
+            epoch = _epoch(message)
+            if 0 < epoch < self.heard:
+                what = f"{message.WhichOneof('body')} of epoch {epoch} at {self.name}"
+                self.world.note(f"{what} comes late, after epoch {self.heard}")
+                because_of(what, take, message)
+                return
+            self.heard = max(self.heard, epoch)
+            take(message)
+
+        agent.on_welcome, agent.on_message = on_welcome, on_message  # type: ignore[method-assign]
+
     def kill_shim(self) -> None:
         """SIGKILL, or its own end; its workers, in its PID namespace, die with it."""
         if self.shim is None or self.shim.state == DEAD:
@@ -243,6 +276,7 @@ class Machine:
         return made, probe
 
 
-def claims_of(claims: dict[Process, list[Claim]], process: Process, claim: Claim) -> None:
-    """File locks are the process's: they go with it."""
-    claims.setdefault(process, []).append(claim)
+def _epoch(message: shim_pb2.CoordinatorMessage) -> int:
+    """Of an order, a fence or an admission; 0 for what has none or begins one."""
+    kind = message.WhichOneof("body")
+    return getattr(message, kind).epoch if kind in ("order", "fenced", "admitted") else 0

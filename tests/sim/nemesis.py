@@ -29,7 +29,8 @@ STATES = (
 class Nemesis:
     """Plans some faults for a run, and takes them all back in the end."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, focus: tuple[str, ...] = ()) -> None:
+        """`focus`: choose among these kinds, and often; else a few kinds of all, by the seed."""
         self.world, self.rng = world, world.rng
         self.active = False
         self.done: list[str] = []
@@ -39,11 +40,13 @@ class Nemesis:
             self.cut_machine, self.slow_machine, self.freeze_shim, self.kill_shim,
             self.crash_machine, self.kill_worker, self.break_driver, self.hang_driver,
             self.lie, self.slow_drivers, self.stick_rank, self.abort, self.end_shim,
-            self.slow_votes, self.late_commit, self.move_leader,
+            self.slow_votes, self.late_commit, self.move_leader, self.old_orders,
         ]  # fmt: skip
-        chosen = self.rng.sample(self._kinds, self.rng.randint(2, 8))
-        self.kinds = chosen
-        self.left = self.rng.choice((0, 1, 2, 3, 5, 8))
+        self.kinds = self.rng.sample(self._kinds, self.rng.randint(2, 8))
+        self.left = self.rng.choice((0, 1, 2, 4, 6, 9, 12))
+        if focus:
+            self.kinds = [kind for kind in self._kinds if kind.__name__ in focus]
+            self.left = 6
         self.waiting: list[tuple[str, Callable[[], None]]] = []
 
     # -- when -------------------------------------------------------------------------------------
@@ -144,12 +147,23 @@ class Nemesis:
         self.world.store.refusing = False
 
     def late_commit(self) -> None:
-        """The leader's way to the store is so slow that its writes arrive in the next epoch."""
-        replica = self._replica()
-        network = self.world.network
-        for way in ((replica.name, STORE), (STORE, replica.name)):
-            network.slow[way] = self.rng.uniform(5.0, 20.0)
-        self._then(self.rng.uniform(1.0, 6.0), lambda: self._quick(replica.name, STORE))
+        """A commit is so long on its way that it arrives in the next epoch."""
+        if not self.world.store.held:
+            self.world.store.held.append(self._commit_is_late)
+
+    def _commit_is_late(self) -> float:
+        """Its leader dies, or is cut off, and the next one has not heard of every node yet."""
+        if not self.active:
+            return 0.0
+        machine, leading = self._machine(), [r for r in self.world.replicas.values() if r.leads]
+        for name in self.world.replicas:
+            self._cut(machine.name, name, "both", self.rng.uniform(8.0, 13.0))
+        for replica in leading:
+            if self.rng.random() < 0.5:
+                self._then(0.05, replica.kill)
+            else:
+                self._cut(replica.name, STORE, "both", self.rng.uniform(8.0, 12.0))
+        return self.rng.uniform(6.0, 11.0)
 
     # -- machines ---------------------------------------------------------------------------------
 
@@ -260,6 +274,14 @@ class Nemesis:
                 self._then(self.rng.uniform(0.0, 1.0), replica.freeze)
                 self._then(seconds, replica.go_on)
 
+    def old_orders(self) -> None:
+        """What is on the way to a node when its stream ends is of the leader before the next."""
+        machine = self._machine()
+        for name in self.world.replicas:
+            if self.rng.random() < 0.7:
+                self._cut(name, machine.name, "there", self.rng.uniform(3.0, 9.0))
+        self._then(self.rng.uniform(0.0, 2.0), self.move_leader)
+
     def abort(self) -> None:
         """The operator changes their mind."""
         for user in self.world.users.values():
@@ -276,6 +298,7 @@ class Nemesis:
             world.network.heal(one, other)
         world.store.flush()
         world.store.refusing, world.store.mute = False, 0
+        world.store.held.clear()
         world.store.process.go_on()
         for replica in world.replicas.values():
             replica.go_on()

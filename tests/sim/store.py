@@ -32,6 +32,7 @@ class StoreProcess:
         self.applied = applied
         self.refusing = False  # no room: writes are refused, leases are kept
         self.mute = 0  # so many answers to writes are lost though the write was applied
+        self.held: deque[Callable[[], float]] = deque()  # commits that arrive late, and how late
         self.stuck: deque[tuple[str, Callable[[], None]]] = deque()  # requests on cut links
 
     def restart(self, process: Process) -> None:
@@ -80,7 +81,10 @@ class SimKeyValue:
                 self._store.applied(self._owner.name, ops, written.revision)
             return written
 
-        return await self._call("write", apply, writes=True)
+        held, late_s = self._store.held, 0.0
+        if held and any("/snapshots/" in op.key for op in ops):
+            late_s = held.popleft()()
+        return await self._call("write", apply, writes=True, late_s=late_s)
 
     async def grant(self, ttl_s: float) -> Lease:
         """Open a lease."""
@@ -121,14 +125,19 @@ class SimKeyValue:
         return self._store.network.latency_s(*((there, here) if back else (here, there)))
 
     async def _call(
-        self, what: str, work: Callable[[MemoryKeyValue], Coroutine[Any, Any, T]], *, writes: bool
+        self,
+        what: str,
+        work: Callable[[MemoryKeyValue], Coroutine[Any, Any, T]],
+        *,
+        writes: bool,
+        late_s: float = 0.0,
     ) -> T:
         """Send, wait for the answer; a write that is not answered may have happened."""
         answer: asyncio.Future[T] = self._loop.create_future()
         if self._store.process.state == DEAD:
             await asyncio.sleep(0.01)
             raise StoreError(f"{what}: no connection to etcd")
-        self._travel(lambda: self._serve(what, work, answer, writes))
+        self._travel(lambda: self._serve(what, work, answer, writes), late_s)
         try:
             async with asyncio.timeout(CALL_S):
                 return await answer
@@ -137,13 +146,14 @@ class SimKeyValue:
                 f"{what}: etcd did not answer within {CALL_S:g} s", definite=False
             ) from None
 
-    def _travel(self, arrive: Callable[[], None]) -> None:
+    def _travel(self, arrive: Callable[[], None], late_s: float) -> None:
         """The request's way; the kernel of the store's machine takes it also from a frozen etcd."""
         store = self._store
 
         def send() -> None:
             context = store.process.context.copy()
-            self._loop.at(self._loop.now + self._latency_s(), arrive, context=context)
+            when = self._loop.now + self._latency_s() + late_s
+            self._loop.at(when, arrive, context=context)
 
         if store.network.up(self._owner.host, store.process.host):
             send()

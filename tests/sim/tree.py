@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from coordinator.core.errors import DeadlinePassed
 from coordinator.core.model import RankState
+from tests.sim.cause import has_effect
 from worker_shim.process.port import Tree as Listing
 
 POLL_S = 0.1
@@ -44,6 +45,7 @@ class Page:
 
     async def raise_hold(self, generation: int) -> None:
         """Raise the flag."""
+        has_effect("raise_hold")
         self.target = 0
         self.hold = generation
 
@@ -55,6 +57,7 @@ class Page:
 
     def set_target(self, target: int) -> None:
         """Say where to park."""
+        has_effect("set_target")
         self.target = target
 
     async def wait_parked(
@@ -73,10 +76,12 @@ class Page:
 
     def release(self) -> None:
         """Lower the flag."""
+        has_effect("release")
         self.hold = self.target = 0
 
     def set_incarnation(self, incarnation: int) -> None:
         """Note it."""
+        has_effect("set_incarnation")
         self.incarnation = incarnation
 
     def snapshot(self) -> tuple[dict[str, int], tuple[dict[str, int], ...]]:

@@ -312,6 +312,9 @@ class Call:
             return
         self.over[side] = True
         self.sides[side].finish(why if side == CLIENT else True)
+        for kind, value in self._ways[side]:
+            if kind == "message" and side == CLIENT and self.network.on_late is not None:
+                self.network.on_late(self, value)
         if isinstance(why, asyncio.CancelledError):
             self.sides[side].inbox.clear()
         if side == SERVER and self._serving is not None:

@@ -16,28 +16,33 @@ from typing import Any
 from unittest import mock
 
 import grpc.aio
+from allstop.v1 import shim_pb2
 
+from coordinator.core.action import CLOCK_DRIFT
 from coordinator.core.errors import Busy
 from coordinator.core.policy import Policy
+from coordinator.link.hub import Hub
 from coordinator.store.kv import Item, Range, below
 from tests.sim import cause, clock
 from tests.sim.loop import PROCESS, Process, SimLoop
 from tests.sim.machine import Machine
 from tests.sim.nemesis import STORE, Nemesis
-from tests.sim.replica import Replica
+from tests.sim.replica import ATTACH, Replica
 from tests.sim.store import StoreProcess
 from tests.sim.tree import Tree
 from tests.sim.truth import Truth
 from tests.sim.user import JobSpec, User
-from tests.sim.wire import Channel, Network
+from tests.sim.wire import Call, Channel, Network
 from worker_shim.agent import leftovers, run, worker
+from worker_shim.agent.agent import Agent
 from worker_shim.agent.leftovers import Claim
 from worker_shim.images.fake import FakeImageStore
 
-FAULTY_S = 45.0
-QUIET_S = 25.0  # after the healing, before anything is proved
-TICK_S = 0.25
-DRIFT = 0.005  # a clock goes so much faster or slower at most
+FAULTY_S = 40.0
+QUIET_S = 15.0  # after the healing, before anything is proved, and in the end
+TICK_S = 0.3
+IDLE_S = 3.0  # between two reports of a shim, and two looks of it at itself
+DRIFT = CLOCK_DRIFT / 2  # a clock goes so much faster or slower at most
 KEPT_LINES = 400
 TEMPORARY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
@@ -51,7 +56,8 @@ POLICY = Policy(
 class World:
     """Everything of one run; the seed decides all that chance decides."""
 
-    def __init__(self, seed: int, *, verbose: bool = False) -> None:
+    def __init__(self, seed: int, *, verbose: bool = False, focus: tuple[str, ...] = ()) -> None:
+        """`focus` names the kinds of faults to choose from, where not all are wanted."""
         self.seed, self.verbose = seed, verbose
         self.rng = Random(seed)
         self.loop = SimLoop(self.rng)
@@ -75,7 +81,8 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.specs: dict[str, JobSpec] = {}
         self.users: dict[str, User] = {}
-        self.nemesis = Nemesis(self)
+        self.nemesis = Nemesis(self, focus)
+        self.network.on_late = self._late
 
     # -- small things -----------------------------------------------------------------------------
 
@@ -224,6 +231,20 @@ class World:
         if key is not None and self.claimed.get(key) is claim:
             del self.claimed[key]
 
+    def _late(self, call: Call, data: bytes) -> None:
+        """A message for a shim that had given the call up: it may still come, see `Machine`."""
+        machine = self.machines.get(call.client.host)
+        if machine is not None and call.path == ATTACH:
+            machine.late.append(shim_pb2.CoordinatorMessage.FromString(data))
+
+    def _agent(self, *parts: Any) -> Agent:
+        """The shim's agent, which the machine listens to."""
+        process = PROCESS.get()
+        assert process is not None
+        made = Agent(*parts)
+        self.machines[process.host].attend(made, process)
+        return made
+
     def _channel(self, target: str, *rest: Any, **options: Any) -> Channel:
         return Channel(self.network, target)
 
@@ -247,6 +268,9 @@ class World:
             ),
             mock.patch("random.uniform", chance.uniform),
             mock.patch.object(run, "build", build),
+            mock.patch.object(run, "Agent", self._agent),
+            mock.patch.object(run, "LOOK_S", IDLE_S),
+            mock.patch.dict(Hub.__init__.__kwdefaults__, report_interval_ms=int(1000 * IDLE_S)),
             mock.patch.object(worker, "kill_strays", return_value=0),
             mock.patch.object(leftovers, "kill_strays", return_value=0),
             mock.patch.object(leftovers, "kill_all", return_value=0),

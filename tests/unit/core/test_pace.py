@@ -77,6 +77,16 @@ def test_what_cannot_fit_is_refused_at_once_with_the_numbers(world: World) -> No
     assert refusal(world, "a4") == "", "the fastest of them would have fitted"
 
 
+def test_one_slow_checkpoint_does_not_refuse_all_later_ones(world: World) -> None:
+    take(world, "a1", 20, 40)
+    take(world, "a2", 25, 45)
+    for attempt in ("a3", "a4"):
+        ask(world, attempt, 30.0)
+        assert world.refused[attempt].failure.kind == "NotReady"
+    ask(world, "a5", 30.0)
+    assert refusal(world, "a5") == ""
+
+
 def test_one_phase_that_cannot_fit_is_named(world: World) -> None:
     take(world, "a1", 20, 40)
     ask(world, "a2", DUMP=10.0)
