@@ -7,6 +7,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -27,6 +28,9 @@ from worker_shim.facts import NodeProbe
 log = structlog.get_logger(__name__)
 
 REPORT_INTERVAL_S = 1.0
+HEARTBEAT_INTERVALS = 5  # of silence, then a sign of life, with what changes all the time
+WORKERS_PER_S = 256  # of one job, that may tell their steps in one second
+STEPS_S_MAX = 5.0
 PROGRESS_INTERVAL_S = 0.5
 QUESTIONS_MAX = 8
 
@@ -49,6 +53,8 @@ class Agent:
         self._changed = asyncio.Event()
         self._pulse = asyncio.Event()
         self._told: NodeFacts | None = None
+        self._told_states: tuple[WorkerState, ...] = ()
+        self._told_at = 0.0
         self._hellos = 0
         self._interval_s = REPORT_INTERVAL_S
         self._progressed: dict[tuple[str, int, str], float] = {}
@@ -105,11 +111,11 @@ class Agent:
 
     def hello(self) -> shim_pb2.ShimMessage:
         """What a leader hears first, on a new stream or after its Welcome on a standing one."""
-        self._told = self._probe.refresh()
+        self._told, self._told_states = self._probe.refresh(), self.states()
         self._hellos += 1
         return wire.hello_message(
             self._told,
-            self.states(),
+            self._told_states,
             highest_epoch=self._fence.highest,
             session=self.session,
             number=self._hellos,
@@ -180,8 +186,8 @@ class Agent:
         """Why a worker that was launched is not the job's yet."""
         try:
             self._fence.admit(waiting.epoch)
-        except Fenced as error:
-            log.warning("word of the past ignored", why=str(error))
+        except AllstopError as error:
+            log.warning("word ignored", why=str(error))
             return
         log.info("not taken in yet", worker=f"{waiting.job}/{waiting.worker}", why=waiting.reason)
 
@@ -255,10 +261,31 @@ class Agent:
         """Look at every worker and say how it is; facts go along when they changed."""
         for lane in tuple(self._lanes.values()):
             await self._looker.look(lane.worker, busy=lane.busy)
-        facts = self._probe.refresh()
+        facts, states = self._probe.refresh(), self.states()
         changed = facts if facts != self._told else None
-        if self.send(wire.report_message(self.states(), changed)):
-            self._told = facts
+        now = time.monotonic()
+        silent_s = now - self._told_at
+        beat = silent_s >= HEARTBEAT_INTERVALS * self._interval_s
+        if self._is_news(states, silent_s) or (changed is not None and beat):
+            message = wire.report_message(states, changed)
+        elif beat:
+            message = shim_pb2.ShimMessage()
+        else:
+            return
+        if self.send(message):
+            self._told, self._told_states, self._told_at = facts, states, now
+
+    def _is_news(self, states: tuple[WorkerState, ...], silent_s: float) -> bool:
+        """Whether the workers are worth a report, so long after something was told last.
+
+        Of one that no run has taken in yet is told again and again: it waits for an answer.
+        """
+        if states == self._told_states:
+            return any(not state.incarnation for state in states)
+        if [_but_steps(state) for state in states] != [_but_steps(s) for s in self._told_states]:
+            return True
+        many = max(state.workers for state in states)
+        return silent_s >= min(STEPS_S_MAX, many / WORKERS_PER_S)
 
     def start(self, send: Send) -> None:
         """Take what sends, and the loop that threads report to; call it inside the loop."""
@@ -281,3 +308,8 @@ class Agent:
 async def _fence_out(reason: str, worker: Worker, deadline: Deadline) -> None:
     worker.fenced = reason
     await put_out(worker, deadline)
+
+
+def _but_steps(state: WorkerState) -> WorkerState:
+    """A worker's state without what changes with every step it takes."""
+    return replace(state, ranks=tuple(replace(rank, boundary=0) for rank in state.ranks))

@@ -15,6 +15,7 @@ from allstop.v1 import shim_pb2
 
 from coordinator.core.errors import Fenced
 from coordinator.core.model import Phase
+from tests.support.fake_coordinator import order_message
 from tests.unit.agent.rig import Rig
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.ports import Drivers
@@ -96,7 +97,7 @@ async def test_an_order_of_the_past_makes_no_worker(rig: Rig) -> None:
     assert list(rig.agent._lanes) == [("llm", 0)]
 
 
-@pytest.mark.parametrize("kind", ["fenced", "admitted", "welcome"])
+@pytest.mark.parametrize("kind", ["fenced", "admitted", "waiting", "orders", "welcome"])
 async def test_a_message_of_the_past_touches_nothing(rig: Rig, kind: str) -> None:
     notes = await held(rig)
     message = shim_pb2.CoordinatorMessage()
@@ -106,6 +107,12 @@ async def test_a_message_of_the_past_touches_nothing(rig: Rig, kind: str) -> Non
         message.fenced.workers.add(**named)
     elif kind == "admitted":
         message.admitted.CopyFrom(shim_pb2.Admitted(epoch=OLD, incarnation=7, **named))
+    elif kind == "waiting":
+        message.waiting.CopyFrom(shim_pb2.Waiting(epoch=OLD, reason="an old leader", **named))
+    elif kind == "orders":
+        for phase in ("PARK", "UNDO"):
+            body = order_message(phase, "a1", "llm", 0, OLD, 5.0, 0.0, {})
+            message.orders.orders.append(body.order)
     else:
         message.welcome.epoch, message.welcome.report_interval_ms = OLD, 7
     before, interval_s = memory(rig), rig.agent._interval_s
