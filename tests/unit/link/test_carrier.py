@@ -215,9 +215,13 @@ async def test_a_leader_of_the_past_is_not_followed_and_not_heard() -> None:
     with pytest.raises(Fenced, match="epoch 8"):
         carrier.follow(FakeUplink(7))
     assert carrier.following is new
-    carrier.take(old, orders(5, [1], [0]))
-    carrier.take(new, orders(5, [1], [0]))
     assert await sent(stream) == ["welcome 8"]
+    carrier.say(stream, shim_pb2.ShimMessage(hello=hello("node-1", highest_epoch=8)))
+    carrier.take(old, orders(5, [2], [0]))
+    carrier.take(old, orders(8, [2], [1]))
+    carrier.take(new, orders(5, [2], [2]))
+    carrier.take(new, orders(8, [2], [3]))
+    assert await sent(stream) == ["order 8 3"]
 
 
 async def test_orders_of_the_old_leader_that_wait_do_not_go_out() -> None:
