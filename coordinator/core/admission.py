@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
-from coordinator.core.action import Member
+from coordinator.core.action import DETAILS_LIMIT, Member
 from coordinator.core.agreement import check_findings
 from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import NOT_READY, Cluster, Job
@@ -53,10 +55,10 @@ def admit_attempt(
             problems.append(str(error.what))
     if first is not None:
         raise NotReady(
-            "; ".join(problems),
+            listed(problems),
             where=first.where,
             advice=first.advice,
-            details=tuple(f"worker {s.worker}: {f.text}" for s in states for f in s.findings),
+            details=tuple(islice(_texts(states), DETAILS_LIMIT)),
         )
     return Attempt(
         id=event.attempt,
@@ -76,6 +78,11 @@ def admit_attempt(
         gpu=any(f.code == GPU for s in states for f in s.findings),
         world_size=_world_size(states),
     )
+
+
+def _texts(states: list[WorkerState]) -> Iterator[str]:
+    for state in states:
+        yield from (f"worker {state.worker}: {finding.text}" for finding in state.findings)
 
 
 def admit_restore(
@@ -164,10 +171,13 @@ def _members(cluster: Cluster, job: Job) -> list[WorkerState]:
     """Every worker of the job, ready; raises NotReady naming each one that is not."""
     states: list[WorkerState] = []
     problems: list[str] = []
+    others: dict[int, list[str]] | None = None
     for worker in range(job.workers):
         state = cluster.worker(job, worker)
         if state is None:
-            problems.append(f"worker {worker} {_whereabouts(cluster, job, worker)}")
+            others = _of_other_incarnations(cluster, job) if others is None else others
+            place = _whereabouts(cluster, job, worker, others.get(worker, []))
+            problems.append(f"worker {worker} {place}")
         elif state.state in NOT_READY:
             problems.append(f"worker {worker} on {job.places[worker]} is {state.state}")
         else:
@@ -177,24 +187,28 @@ def _members(cluster: Cluster, job: Job) -> list[WorkerState]:
             listed(problems),
             where=Where(job=job.name, worker=int(problems[0].split()[1]), phase="PREFLIGHT"),
             advice="wait for the workers to run, or restore the last snapshot",
-            details=tuple(problems),
+            details=tuple(problems[:DETAILS_LIMIT]),
         )
     return states
 
 
-def _whereabouts(cluster: Cluster, job: Job, worker: int) -> str:
+def _of_other_incarnations(cluster: Cluster, job: Job) -> dict[int, list[str]]:
+    """Workers in reach that are not of the present run, by number: incarnation and node."""
+    found: dict[int, list[str]] = {}
+    for (at, worker), state in cluster.of_job(job.name).items():
+        if state.incarnation != job.incarnation:
+            found.setdefault(worker, []).append(f"of incarnation {state.incarnation} on {at}")
+    return found
+
+
+def _whereabouts(cluster: Cluster, job: Job, worker: int, others: list[str]) -> str:
     node = cluster.nodes.get(job.places.get(worker, ""))
     if node is not None and node.state != "attached":
         return f"was on {node.facts.node}, which is {node.state}: {node.reason}"
     if cluster.fresh_at(job, worker) is not None:
         return f"was started on {job.fresh[worker]} and is not taken in yet: {job.waiting}"
-    old = [
-        f"of incarnation {state.incarnation} on {at}"
-        for (at, number), state in cluster.of_job(job.name).items()
-        if number == worker and state.incarnation != job.incarnation
-    ]
-    if old:
-        return f"is only there {listed(old)}; the job is at incarnation {job.incarnation}"
+    if others:
+        return f"is only there {listed(others)}; the job is at incarnation {job.incarnation}"
     return "is on no node"
 
 

@@ -107,9 +107,9 @@ class Cluster:
         if len(self._gone) > self._lost_limit:
             oldest = next(iter(self._gone))
             self._gone.pop(oldest)
-            for job in {job for job, _ in self.nodes.pop(oldest).workers}:
+            for job, worker in self.nodes.pop(oldest).workers:
                 places = self.jobs[job].places if job in self.jobs else {}
-                for worker in [w for w, at in places.items() if at == oldest]:
+                if places.get(worker) == oldest:
                     places.pop(worker)
 
     def exited(self, event: WorkerExited) -> WorkerExited:

@@ -223,6 +223,41 @@ def test_an_attempt_costs_the_same_per_worker_however_many_there_are() -> None:
     assert took < 6.0, "4,096 workers took 1.1 s of processor time when this was written"
 
 
+def run_trouble(workers: int) -> float:
+    """Processor seconds when all nodes are lost in the middle, and all come back."""
+    world = World()
+    handle, names = world.control.handle, [f"node-{number}" for number in range(workers)]
+    for number, name in enumerate(names):
+        world.nodes[name] = Node(facts(name), attached=True)
+        made = Worker("llm", number, workers, workers, {number: 10}, incarnation=1)
+        world.nodes[name].workers[("llm", number)] = made
+    began = time.process_time()
+    for name in names:
+        handle(world.nodes[name].hello(), 0.0)
+    handle(events.CheckpointRequested("llm", "a1", Cut.STEP, False, 0.0, 0.0), 0.0)
+    handle(events.AttemptStored("a1", "ADMITTING"), 0.0)
+    for name in names:
+        handle(events.NodeLost(name, "s1", "its carrier is gone"), 1.0)
+    handle(events.CheckpointRequested("llm", "a2", Cut.STEP, False, 0.0, 0.0), 2.0)
+    for name in names:
+        world.nodes[name].workers.clear()
+        handle(world.nodes[name].hello(), 3.0)
+    handle(events.CheckpointRequested("llm", "a3", Cut.STEP, False, 0.0, 0.0), 4.0)
+    for number, name in enumerate(names):
+        handle(events.Undone(1, name, "llm", number, "a1"), 5.0)
+    took = time.process_time() - began
+    record = world.control.attempt("a1")
+    assert record is not None
+    assert (record.state, record.owed) == (AttemptState.ABORTED, ())
+    return took
+
+
+def test_the_loss_and_return_of_all_costs_the_same_per_worker() -> None:
+    few = min(run_trouble(1024) for _ in range(3))
+    many = run_trouble(4096)
+    assert many < few * 10, f"{few:.2f} s for 1,024, {many:.2f} s for 4,096"
+
+
 # -- what of the store cannot be used --------------------------------------------------------------
 
 
