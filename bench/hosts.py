@@ -12,6 +12,8 @@ import sys
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from allstop.v1 import shim_pb2
+
 from bench.children import open_files_max, serve
 from bench.echo import Client
 from bench.lean_shim import LeanShim
@@ -21,6 +23,7 @@ from coordinator.link.options import Keepalive, client_options
 JOB = "llm"
 ATTACHING_MAX = 32  # streams that this process opens at once
 TICK_S = 0.05
+SIGN_OF_LIFE = shim_pb2.ShimMessage()
 OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
 
 
@@ -59,13 +62,13 @@ class Host:
             await shim.attached.wait()
 
     async def _report(self, every_s: float) -> None:
-        """Every shim says once in `every_s` that all is as it was; they do not speak together."""
+        """Every shim gives a sign of life once in `every_s`; they do not speak together."""
         ticks = max(1, round(every_s / TICK_S))
         turn = 0
         while True:
             await asyncio.sleep(TICK_S)
             for shim in self._shims[turn % ticks :: ticks]:
-                await shim.say(shim.report)
+                await shim.say(SIGN_OF_LIFE)
             turn += 1
 
     async def connect(self, *, address: str, count: int) -> Mapping[str, Any]:

@@ -54,7 +54,6 @@ class LeanShim:
                 facts=to_proto(facts), workers=[self._worker], session=secrets.token_hex(4)
             )
         )
-        self.report = shim_pb2.ShimMessage(report=shim_pb2.Report(workers=[self._worker]))
         record = to_proto(worker_record(facts, state))
         self._result = shim_pb2.ShimMessage(
             result=shim_pb2.OrderResult(job=job, worker=worker, took_ms=1)

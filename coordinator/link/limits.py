@@ -30,6 +30,9 @@ def check_said(message: shim_pb2.ShimMessage) -> None:
     kind = message.WhichOneof("body")
     if kind == "result":
         _result(message.result)
+    elif kind == "results":
+        for result in message.results.results:
+            _result(result)
     elif kind == "report":
         _workers(message.report.workers)
     elif kind == "hello":

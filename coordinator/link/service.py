@@ -99,10 +99,12 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
             async for message in requests:
                 if stream.ending is not None:
                     return
-                if message.WhichOneof("body") == "goodbye":
+                kind = message.WhichOneof("body")
+                if kind == "goodbye":
                     carrier.leave(stream, message.goodbye.reason)
                     return
-                carrier.say(stream, message)
+                if kind is not None:  # else it is a sign of life, or a newer shim's
+                    carrier.say(stream, message)
                 while carrier.behind:
                     lease.renew(BEHIND_PAUSE_S)
                     await asyncio.sleep(BEHIND_PAUSE_S)

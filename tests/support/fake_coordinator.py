@@ -88,11 +88,11 @@ class Peer:
         return found
 
     async def state(self, wanted: str, *, deadline_s: float = 10.0) -> Any:
-        """Wait for a new report in which the first worker is in this state."""
-        before = len(self.seen)
+        """Wait until the newest report has a worker in this state."""
 
         def fits(message: shim_pb2.ShimMessage) -> Any:
-            if not any(message is each for each in self.seen[before:]):
+            reports = [each for each in self.seen if each.HasField("report")]
+            if not reports or message is not reports[-1]:
                 return None
             return next((w for w in message.report.workers if w.state == wanted), None)
 

@@ -31,6 +31,7 @@ REPORT_INTERVAL_S = 1.0
 HEARTBEAT_INTERVALS = 5  # of silence, then a sign of life, with what changes all the time
 WORKERS_PER_S = 256  # of one job, that may tell their steps in one second
 STEPS_S_MAX = 5.0
+AT_REST = frozenset({"held", "stopped"})  # for a checkpoint
 PROGRESS_INTERVAL_S = 0.5
 QUESTIONS_MAX = 8
 
@@ -282,7 +283,7 @@ class Agent:
         """
         if states == self._told_states:
             return any(not state.incarnation for state in states)
-        if [_but_steps(state) for state in states] != [_but_steps(s) for s in self._told_states]:
+        if [_lasting(each) for each in states] != [_lasting(each) for each in self._told_states]:
             return True
         many = max(state.workers for state in states)
         return silent_s >= min(STEPS_S_MAX, many / WORKERS_PER_S)
@@ -310,6 +311,9 @@ async def _fence_out(reason: str, worker: Worker, deadline: Deadline) -> None:
     await put_out(worker, deadline)
 
 
-def _but_steps(state: WorkerState) -> WorkerState:
-    """A worker's state without what changes with every step it takes."""
-    return replace(state, ranks=tuple(replace(rank, boundary=0) for rank in state.ranks))
+def _lasting(state: WorkerState) -> WorkerState:
+    """A worker's state without its steps, and without what results of orders tell anyway."""
+    ranks = tuple(replace(rank, boundary=0, parked=False) for rank in state.ranks)
+    if state.state in AT_REST:
+        return replace(state, state="running", action="", ranks=ranks)
+    return replace(state, ranks=ranks)
