@@ -323,6 +323,13 @@ async def test_words_that_make_no_sense_are_refused_here(message: shim_pb2.ShimM
     assert uplink.said() == []
 
 
+async def test_a_sign_of_life_goes_no_further() -> None:
+    carrier, uplink, (stream,) = await attached("node-1")
+    carrier.say(stream, shim_pb2.ShimMessage())
+    await turn()
+    assert uplink.heard == []
+
+
 async def test_the_answer_to_a_welcome_must_be_of_the_same_shim() -> None:
     carrier, _, (stream,) = await attached("node-1")
     carrier.follow(FakeUplink(6))
