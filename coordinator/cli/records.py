@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from rich.console import Group, RenderableType
@@ -11,7 +11,7 @@ from rich.text import Text
 
 from coordinator.cli.durations import bytes_text, duration_text
 from coordinator.cli.tables import placements_view, step_text, table
-from coordinator.core.failures import error_of
+from coordinator.core.failures import error_of, listed
 from coordinator.core.model import (
     AttemptRecord,
     Failure,
@@ -88,6 +88,7 @@ def attempt_view(attempt: AttemptRecord) -> Group:
         ("stood still", duration_text(attempt.pause_ms / 1000) if attempt.pause_ms else ""),
         ("requested", moment(attempt.requested_unix_s)),
         ("deadline", duration_text(attempt.deadline_s)),
+        ("still owed by", owed_text(attempt.owed, dict(enumerate(attempt.nodes)))),
     )
     parts: list[RenderableType] = [head, *timings_view(attempt.timings)]
     if attempt.failure is not None:
@@ -95,8 +96,14 @@ def attempt_view(attempt: AttemptRecord) -> Group:
     return Group(*parts)
 
 
+def owed_text(owed: Iterable[int], nodes: Mapping[int, str]) -> str:
+    """Who has not said that it did the last order, and is told when its node is in reach."""
+    return listed([f"worker {worker} on {nodes.get(worker, '?')}" for worker in owed])
+
+
 def restore_view(restore: RestoreRecord) -> Group:
     """A restore: state and why, its plan, then the time of each phase."""
+    nodes = {place.worker: place.to_node for place in restore.plan.placements}
     head = fields(
         ("restore", restore.restore),
         ("job", restore.job),
@@ -106,6 +113,7 @@ def restore_view(restore: RestoreRecord) -> Group:
         ("incarnation", str(restore.incarnation)),
         ("requested", moment(restore.requested_unix_s)),
         ("deadline", duration_text(restore.deadline_s)),
+        ("still owed by", owed_text(restore.owed, nodes)),
     )
     parts: list[RenderableType] = [head, placements_view(restore.plan)]
     parts += timings_view(restore.timings)

@@ -214,3 +214,24 @@ def test_abort(cli: Cli, operator: FakeOperator) -> None:
     operator.replies["Abort"] = pb.AbortReply(note="llm-2 is given up")
     assert cli("abort", "llm-2", "--reason", "wrong job").out == "llm-2 is given up\n"
     assert cli.request("Abort").reason == "wrong job"
+
+
+def test_show_says_in_one_sentence_why_it_was_given_up_and_who_still_owes(
+    cli: Cli, operator: FakeOperator
+) -> None:
+    reason = "given up in DUMP: criu said no (worker 1, node-2); the workers in reach run on"
+    attempt = records.AttemptRecord(
+        attempt="llm-1",
+        job="llm",
+        state=records.ATTEMPT_STATE_ABORTED,
+        cut=records.CUT_STEP,
+        reason=reason,
+        nodes=["node-1", "node-2"],
+        owed=[1],
+    )
+    operator.replies["Show"] = pb.ShowReply(attempt=attempt)
+    table = " ".join(cli("show", "llm-1").out.split())
+    assert reason in table
+    assert "still owed by worker 1 on node-2" in table
+    attempt.owed.pop()
+    assert "still owed" not in cli("show", "llm-1").out
