@@ -2,8 +2,8 @@
 
 The fastest of them counts: a request is refused only when even that would not have fitted, in all
 or in one phase. Nothing is held for a checkpoint that is bound to be given up. Each refusal forgets
-the slowest of them, so that one slow checkpoint, of a disk that was repaired since or of a change of
-leader, does not refuse all later ones.
+the slowest of them: one slow checkpoint, be it for a disk that is repaired by now or for a change
+of leader, does not refuse all later ones.
 """
 
 from __future__ import annotations
