@@ -221,6 +221,12 @@ class Scenario:
         """Another coordinator takes over."""
         self.world.new_leader()
 
+    def do_show(self, action: str) -> None:
+        """What the store holds of an action."""
+        record = self.world.attempts.get(action) or self.world.restores[action]
+        owed = f", owed by {' '.join(map(str, record.owed))}" if record.owed else ""
+        self.lines.append(f"{action} is {record.state} of epoch {record.epoch}{owed}")
+
     def do_jobs(self) -> None:
         """What `allstop jobs` would show."""
         for view in self.world.control.jobs():
@@ -229,6 +235,8 @@ class Scenario:
                 f"job {view.job.job} {view.state} on {nodes}, incarnation {view.job.incarnation}, "
                 f"latest {view.job.latest or 'none'}"
             )
+            if view.waiting:
+                self.lines.append(f"  a started worker waits: {view.waiting}")
 
 
 def play(text: str) -> str:
