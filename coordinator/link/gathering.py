@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 from allstop.v1 import carrier_pb2, records_pb2, shim_pb2
 
-RESULTS_WAIT_S = 0.02  # a success waits so long for the rest of its round
+RESULTS_WAIT_S = 0.02  # a success waits so long for the rest of its round,
+RESULTS_WAIT_MAX_S = 0.16  # and in a long round later ones twice as long each time, up to this
 REPORTS_WAIT_S = 0.1
 REPEAT_S = 3.0  # a report that says nothing new is passed on so often
 ITEMS_MAX = 512  # so many do not wait any longer
@@ -24,9 +25,12 @@ QUESTIONED: Part = ("", 0)
 class Gathering:
     """Waits for the shims of a round and speaks for all of them; made anew for each leader.
 
-    A success waits until its round is complete or RESULTS_WAIT_S have passed, a report for
-    REPORTS_WAIT_S; everything else goes in this turn of the loop. Whatever goes takes along all
-    that was said before it, so that a shim's words never change places.
+    A success waits until its round is complete or RESULTS_WAIT_S have passed (more in a long
+    round), a report for REPORTS_WAIT_S; everything else goes in this turn of the loop. Whatever
+    goes takes along all that was said before it, so that a shim's words never change places.
+
+    Nobody is kept waiting by this: the leader goes on when the last one of a round has answered,
+    and that one does not wait.
     """
 
     def __init__(self, send: Callable[[carrier_pb2.CarrierMessage], None]) -> None:
@@ -37,6 +41,8 @@ class Gathering:
         self._rounds: OrderedDict[Round, dict[int, set[Part]]] = OrderedDict()  # by attachment
         self._report_at: dict[int, int] = {}  # attachment -> number of its report that waits
         self._passed: dict[int, tuple[bytes, float]] = {}  # attachment -> last report and when
+        self._wait_s = RESULTS_WAIT_S
+        self._waits = False  # an answer for the rest of its round
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -67,8 +73,7 @@ class Gathering:
     def hello(self, attachment: int, hello: shim_pb2.Hello, stream: int = 0) -> None:
         """A new attachment; with `stream` the answer of a standing stream to a new leader."""
         self._put(attachment, shim_pb2.ShimMessage(hello=hello))
-        complete = not stream or self._answered(HELLOS, stream, QUESTIONED)
-        self._within(0.0 if complete else RESULTS_WAIT_S)
+        self._answer_within(not stream or self._answered(HELLOS, stream, QUESTIONED))
 
     def say(self, attachment: int, message: shim_pb2.ShimMessage) -> None:
         """What an attached shim says after its Hello."""
@@ -81,11 +86,10 @@ class Gathering:
             result = message.result
             key, part = (result.action, result.phase), (result.job, result.worker)
             complete = self._answered(key, attachment, part)
-            waits = not complete and not result.HasField("failure")
-            self._within(RESULTS_WAIT_S if waits else 0.0)
+            self._answer_within(complete, hurry=result.HasField("failure"))
         elif kind == "answer":
             complete = self._answered(("", message.answer.question), attachment, QUESTIONED)
-            self._within(0.0 if complete else RESULTS_WAIT_S)
+            self._answer_within(complete)
         else:
             self._within(REPORTS_WAIT_S if kind == "progress" else 0.0)
 
@@ -152,6 +156,14 @@ class Gathering:
         self._said[self._number] = said
         return self._number
 
+    def _answer_within(self, complete: bool, *, hurry: bool = False) -> None:
+        """An answer goes at once when its round is complete; others have waited long enough too."""
+        if complete:
+            self._wait_s, self._waits = RESULTS_WAIT_S, False
+        elif not hurry:
+            self._waits = True
+        self._within(0.0 if complete or hurry else self._wait_s)
+
     def _within(self, wait_s: float) -> None:
         """See to it that all that was said goes in so many seconds at most."""
         if self._closed:
@@ -171,6 +183,9 @@ class Gathering:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._waits:  # the round is not complete yet
+            self._waits = False
+            self._wait_s = max(self._wait_s, min(2 * self._wait_s, RESULTS_WAIT_MAX_S))
         said, self._said = list(self._said.values()), {}
         self._report_at.clear()
         batch: list[carrier_pb2.Said] = []

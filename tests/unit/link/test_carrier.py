@@ -430,6 +430,27 @@ async def test_a_slow_one_holds_a_success_up_for_a_moment_only() -> None:
     assert uplink.said() == [(1, "result")]
 
 
+async def test_in_a_long_round_successes_wait_longer_each_time_and_the_last_does_not() -> None:
+    carrier, uplink, streams = await attached(*(f"node-{index}" for index in range(8)))
+    gathered, loop = carrier._gathering, asyncio.get_running_loop()
+    carrier.take(uplink, orders(5, list(range(1, 9)), list(range(8))))
+    waits: list[float] = []
+    for worker in range(7):
+        carrier.say(streams[worker], result(worker))
+        assert gathered._timer is not None
+        waits.append(gathered._timer.when() - loop.time())
+        gathered.flush()
+    assert waits == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.16, 0.16, 0.16], abs=0.015)
+    del uplink.heard[:]
+    carrier.say(streams[7], result(7))
+    await turn()
+    assert uplink.said() == [(8, "result")]
+    carrier.take(uplink, orders(5, [1, 2], [0, 1], Phase.DUMP))
+    carrier.say(streams[0], result(0, Phase.DUMP))
+    assert gathered._timer is not None
+    assert gathered._timer.when() - loop.time() == pytest.approx(0.02, abs=0.015)
+
+
 async def test_reports_are_gathered_the_newest_counts_and_facts_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
