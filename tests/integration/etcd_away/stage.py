@@ -18,6 +18,7 @@ from tests.integration.etcd_away.nodes import Node
 from tests.integration.etcd_away.tables import PHASES
 from tests.support.cluster import follow
 
+JOB = "llm"
 WORKERS = 2
 ATTACHED_S = 40.0
 POLL_S = 0.05
@@ -178,3 +179,28 @@ async def staged(folder: Path, *coordinators: CoordinatorProcess) -> AsyncIterat
     finally:
         for node in nodes:
             await node.stop()
+
+
+@asynccontextmanager
+async def job_at(folder: Path, *addresses: str) -> AsyncIterator[list[Node]]:
+    """Two workers on two nodes that dial these coordinators."""
+    published: dict[str, Any] = {}
+    nodes = [Node(folder, JOB, number, 2, published) for number in range(2)]
+    try:
+        for node in nodes:
+            await node.start(addresses)
+        yield nodes
+    finally:
+        for node in nodes:
+            await node.stop()
+
+
+async def running(client: OperatorClient) -> None:
+    """Wait until the job runs under whoever leads."""
+
+    async def runs() -> bool:
+        with suppress(LinkError):  # nobody leads yet
+            return [view.state for view in await client.jobs()] == ["running"]
+        return False
+
+    await until(runs, ATTACHED_S)

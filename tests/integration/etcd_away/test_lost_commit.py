@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from coordinator.api.client import OperatorClient
-from coordinator.core.errors import LinkError
 from coordinator.core.model import AttemptState
 from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
 from coordinator.store.records import Records
@@ -19,12 +17,11 @@ from tests.integration.etcd_away.coordinators import CoordinatorProcess, coordin
 from tests.integration.etcd_away.members import Members
 from tests.integration.etcd_away.nodes import Node
 from tests.integration.etcd_away.proxy import Fate, Proxy
-from tests.integration.etcd_away.stage import until
+from tests.integration.etcd_away.stage import JOB, job_at, running, until
 from tests.support.cluster import Followed, follow
 
 pytestmark = [pytest.mark.etcd, pytest.mark.timeout(120)]
 
-JOB = "llm"
 LEASE_S, NEXT_LEASE_S = 20.0, 4.0
 STRUCK_S = 30.0
 
@@ -41,36 +38,11 @@ async def members(tmp_path: Path) -> AsyncIterator[Members]:
 
 
 @asynccontextmanager
-async def job_at(folder: Path, *addresses: str) -> AsyncIterator[list[Node]]:
-    """Two workers on two nodes that dial these coordinators."""
-    published: dict[str, Any] = {}
-    nodes = [Node(folder, JOB, number, 2, published) for number in range(2)]
-    try:
-        for node in nodes:
-            await node.start(addresses)
-        yield nodes
-    finally:
-        for node in nodes:
-            await node.stop()
-
-
-@asynccontextmanager
 async def standby(first: CoordinatorProcess, members: Members) -> AsyncIterator[CoordinatorProcess]:
     """A second coordinator that reaches etcd directly, once the first leads."""
     await first.leads()
     async with coordinator(members.endpoints, lease_s=NEXT_LEASE_S, name="second") as second:
         yield second
-
-
-async def running(client: OperatorClient) -> None:
-    """Wait until the job runs under whoever leads."""
-
-    async def runs() -> bool:
-        with suppress(LinkError):  # nobody leads yet
-            return [view.state for view in await client.jobs()] == ["running"]
-        return False
-
-    await until(runs, STRUCK_S)
 
 
 async def committed(members: Members) -> list[str]:
