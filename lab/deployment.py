@@ -92,10 +92,10 @@ class Deployment:
             self.plane.wait(STOP_TIMEOUT_S)
             self.plane = None
 
-    def start_spare(self, host: Host) -> None:
+    def start_spare(self, host: Host, env: Mapping[str, str] | None = None) -> None:
         """A shim without a worker."""
         self.shims[host.name] = self._popen(
-            host, host.name, [*allstop("shim"), *self._shim_options(host)]
+            host, host.name, [*allstop("shim"), *self._shim_options(host)], env=env
         )
 
     def start_worker(

@@ -33,9 +33,11 @@ SECONDS = {  # the deadline of each phase: an idle machine needs a tenth of it
     Phase.FETCH: 3, Phase.CLEAR: 3, Phase.RESTORE: 4, Phase.RELEASE: 3, Phase.UNDO: 2,
 }  # fmt: skip
 MARGIN_S = 1
+ADMIT_S = 3  # a hold of RESTORE outlives it by this, for the record that the job is released
 NAMES = {Phase.RESTORE: "rebuild"}
 POLICY = (
     *("--lease", "2s", "--policy", f"margin_s={MARGIN_S}s", "--policy", "adopt_s=8s"),
+    *("--policy", f"admit_s={ADMIT_S}s"),
     *(
         word
         for phase, seconds in SECONDS.items()
@@ -88,12 +90,20 @@ class Patient(Pair):
         wrapper.chmod(0o755)
 
     def start_worker(self, node: str) -> None:
-        self.env = {
+        self.env = self.env_of(node)
+        super().start_worker(node)
+
+    def start_spare(self, node: str) -> None:
+        self.env = self.env_of(node)
+        super().start_spare(node)
+
+    def env_of(self, node: str) -> dict[str, str]:
+        """Of the node's shim, and so of its worker."""
+        return {
             "PAIR_LOOSE": "1",
             "PATH": f"{self.shared / 'bin'}:{os.environ.get('PATH', os.defpath)}",
             "NFT_TELL": str(self.nft_of(node)),
         }
-        super().start_worker(node)
 
     def nft_of(self, node: str) -> Path:
         """While this file exists, the node's nft waits."""

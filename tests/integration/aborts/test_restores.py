@@ -85,7 +85,7 @@ async def test_a_shim_ends_although_its_store_hangs(patient: Patient) -> None:
     restore = await patient.restore_in(Phase.FETCH)
     patient.signal("n1", signal.SIGTERM)
     shim = patient.deployment.shims["n1"]
-    assert shim.wait(HANGING_S + END_S) == 128 + signal.SIGTERM
+    assert shim.wait(HANGING_S + END_S) in (0, 128 + signal.SIGTERM)  # a spare's, a worker's
     failure = await restore.failed()
     assert "n1 left" in failure.what, failure.to_fields()
     assert patient.ranks_on("n1") == 0

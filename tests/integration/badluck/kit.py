@@ -140,7 +140,7 @@ class Pair:
     def start_spare(self, node: str) -> None:
         """A shim without a worker."""
         self.deployment.options = ("--criu", str(self.criu_of(node)))
-        self.deployment.start_spare(self.host(node))
+        self.deployment.start_spare(self.host(node), self.env)
 
     async def fit(self) -> bool:
         """Whether the next test can use it: everything runs and every rank steps."""
