@@ -31,7 +31,8 @@ from tests.chaos.options import (
 from tests.chaos.world import NeverCame, World, until
 
 AT_WAIT_S = 15.0  # for the state in which a fault is to happen
-RESTORES = 0.3  # of all rounds
+RESTORES = 0.35  # of all rounds, while there is a snapshot that was not restored yet
+RESTORES_AGAIN = 0.1
 STEPS_ON = 4  # so many further steps of each rank show that the job runs
 DEFECT = 70  # exit code of a defect of allstop itself
 RESTORE_TRIES = 6
@@ -101,7 +102,8 @@ class Driver:
         """Mostly checkpoints, but no more images than there is room for."""
         drawn = chance.random()
         full = len(self.unverified()) >= UNVERIFIED_MAX
-        return "restore" if full or drawn < RESTORES else "checkpoint"
+        share = RESTORES if self.unverified() else RESTORES_AGAIN
+        return "restore" if full or drawn < share else "checkpoint"
 
     def unverified(self) -> list[str]:
         """Snapshots that were not restored yet, oldest first."""
