@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from coordinator.api.watchers import Watchers
@@ -11,6 +11,10 @@ from coordinator.core import events
 from coordinator.core.control import Control
 from coordinator.link.hub import Hub
 from coordinator.store.port import Store
+
+
+async def at_once(job: str) -> None:
+    """Nobody is waited for."""
 
 
 @dataclass(frozen=True)
@@ -23,3 +27,4 @@ class Desk:
     watchers: Watchers
     tell: Callable[[events.Event], None]
     unix: Callable[[], float] = time.time
+    gathered: Callable[[str], Awaitable[None]] = at_once  # a new leader's wait for a job's nodes

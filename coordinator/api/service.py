@@ -64,6 +64,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     ) -> AsyncIterator[operator_pb2.ActionEvent]:
         desk = self._desk()
         check_name("job", request.job)
+        await desk.gathered(request.job)
         cut = _CUT.get(request.cut)
         if cut is None:
             raise BadRequest(f"unknown cut {request.cut}")
@@ -96,6 +97,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     ) -> AsyncIterator[operator_pb2.ActionEvent]:
         desk = self._desk()
         check_name("job", request.job)
+        await desk.gathered(request.job)
         deadline_s = _check_deadline(request.deadline_s)
         chosen = chosen_id(RESTORE, request.job, request.restore)
         snapshot = await reading.snapshot_to_restore(desk, request.job, request.snapshot)
@@ -178,7 +180,9 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
 
         async def planned() -> operator_pb2.PlanReply:
             check_name("job", request.job)
-            return await reading.plan(self._desk(), request.job, request.snapshot)
+            desk = self._desk()
+            await desk.gathered(request.job)
+            return await reading.plan(desk, request.job, request.snapshot)
 
         return await _answered(context, planned())
 

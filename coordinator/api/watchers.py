@@ -16,7 +16,7 @@ from allstop.v1 import operator_pb2, records_pb2, shim_pb2
 
 from coordinator.codec import to_proto
 from coordinator.core import commands
-from coordinator.core.errors import AllstopError, LinkError
+from coordinator.core.errors import AllstopError, LinkError, NoLeader
 from coordinator.core.failures import error_of
 
 log = structlog.get_logger(__name__)
@@ -155,9 +155,15 @@ class Watchers:
         self._clock = clock
         self._watchers: dict[str, list[Watcher]] = {}
         self._running: dict[str, _Running] = {}
+        self._over: AllstopError | None = None
 
     def open(self, action: str) -> Watcher:
-        """Watch an action from now on; raises LinkError when too many watch already."""
+        """Watch an action from now on.
+
+        Raises LinkError when too many watch already, and NoLeader once the leadership has ended.
+        """
+        if self._over is not None:
+            raise NoLeader(self._over.what, advice=self._over.advice)
         if sum(len(each) for each in self._watchers.values()) >= WATCHERS_MAX:
             raise LinkError(f"{WATCHERS_MAX} watchers are attached already", advice="try later")
         watcher = Watcher(action, self._limit)
@@ -221,6 +227,7 @@ class Watchers:
 
     def end(self, why: AllstopError) -> None:
         """The leadership is over: nobody will be told any more here."""
+        self._over = why
         for watchers in self._watchers.values():
             for watcher in watchers:
                 watcher.end(why)

@@ -15,7 +15,7 @@ from coordinator.api.desk import Desk
 from coordinator.api.watchers import Watchers
 from coordinator.core import events
 from coordinator.core.control import Control
-from coordinator.core.errors import AllstopError, BugError, LinkError
+from coordinator.core.errors import AllstopError, BugError, LinkError, NoLeader
 from coordinator.core.failures import failure_of
 from coordinator.core.model import AttemptRecord, AttemptState, JobRecord, NodeFacts
 from coordinator.core.policy import Policy
@@ -27,7 +27,8 @@ from coordinator.store.port import Loaded, Store
 
 log = structlog.get_logger(__name__)
 
-LAY_DOWN_POLL_S = 0.02
+POLL_S = 0.02
+GATHER_S = 5.0  # for a job's shims to come to a new leader, before a request is refused for them
 
 
 class Reign:
@@ -64,7 +65,9 @@ class Reign:
             behind=lambda: self.inbox.behind,
         )
         self.writer = Writer(store, self.inbox.tell, self.stop, self._job)
-        self.desk = Desk(self.control, store, self.hub, self.watchers, self.tell)
+        self.desk = Desk(
+            self.control, store, self.hub, self.watchers, self.tell, gathered=self.gathered
+        )
         self._loop = ControlLoop(
             self.control,
             self.inbox,
@@ -76,6 +79,7 @@ class Reign:
         )
         self._clock = clock
         self._published: dict[str, NodeFacts] = {}
+        self._expected: dict[str, float] = {}  # jobs of an earlier leader: how long to wait
         self._tasks: set[asyncio.Task[None]] = set()
         self._why: AllstopError | None = None
         self._stopped = asyncio.Event()
@@ -95,6 +99,7 @@ class Reign:
                 now=self._clock(),
             )
         )
+        self._expected = {job.job: self._clock() + GATHER_S for job in loaded.jobs}
         self._start(self._loop.run, "control loop")
         self._settle(loaded)
         log.info(
@@ -104,6 +109,21 @@ class Reign:
             unfinished=len(loaded.attempts) + len(loaded.restores),
         )
         return self
+
+    async def gathered(self, job: str) -> None:
+        """Wait while this leader is new and an earlier one's job has not all its workers here.
+
+        Its shims may be on their way, by other replicas or anew; a request that came before them
+        would be refused for want of workers that are well. Raises NoLeader when the epoch ends.
+        """
+        while self._clock() < self._expected.get(job, 0.0):
+            if self._stopped.is_set():
+                raise NoLeader(f"no leader yet: {self._why}", advice="ask another coordinator")
+            view = next((view for view in self.control.jobs() if view.job.job == job), None)
+            if view is None or view.state not in ("unknown", "incomplete"):
+                break
+            await asyncio.sleep(POLL_S)
+        self._expected.pop(job, None)
 
     def _settle(self, loaded: Loaded) -> None:
         """Find out whether the commits that an earlier leader left half-way went through."""
@@ -182,7 +202,7 @@ class Reign:
             if self._stopped.is_set() or self._clock() >= until:
                 log.warning("ending while something is under way", actions=under_way)
                 break
-            await asyncio.sleep(LAY_DOWN_POLL_S)
+            await asyncio.sleep(POLL_S)
         await self.writer.drain(max(0.0, until - self._clock()))
 
     async def ended(self) -> AllstopError:

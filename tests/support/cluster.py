@@ -69,7 +69,7 @@ async def cluster(
         attached(
             coordinator.address, workers, spares=spares, ranks=ranks, behaviours=behaviours
         ) as shims,
-        OperatorClient([coordinator.address]) as client,
+        OperatorClient([coordinator.address], rejoin_deadline_s=5.0) as client,
     ):
         yield Cluster(coordinator, shims, client)
 

@@ -117,6 +117,8 @@ async def test_the_end_of_the_leadership_ends_watching() -> None:
     watchers.announce(news("PARKING"))
     watchers.end(LinkError("another leads"))
     with pytest.raises(LinkError, match="another leads"):
+        watchers.open("llm-1")  # nobody would ever tell it anything
+    with pytest.raises(LinkError, match="another leads"):
         await heard(watcher)
 
 
