@@ -1,1 +1,1 @@
-"""The shims' streams: one gRPC stream per shim, dialled by the shim."""
+"""The shims' streams, and how what is said on them reaches the leader, whoever it is."""
