@@ -45,7 +45,8 @@ class ShimLinkServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Attach(self, request_iterator, context):
-        """Attach opens the stream: the shim sends Hello first and is answered with Welcome or Fenced.
+        """Attach opens the stream: the shim sends Hello first and is answered with Welcome. A further Welcome
+        is a new leader's: the shim answers with a new Hello, and nothing it said before counts for that one.
         The end of the stream is no goodbye: only Goodbye says that the shim left on purpose.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
