@@ -44,6 +44,7 @@ PHASES = ("ADMIT", "HOLD", "PARK", "DUMP", "RESUME", "PERSIST", "COMMIT")
 REPORT_S = 5.0  # how often a shim says that all is as it was
 SPARE_FILES = 500  # what a process opens beside its connections
 ATTACH_S_MAX = 300.0
+IDLE_S = 4.0
 PREFIX = "/allstop/jobs/"
 
 RATIO_GOAL = 1.5
@@ -80,6 +81,7 @@ class Coordination:
     floor_ms: float  # bare echo of as many rounds, p50
     ratio: float  # p50 of committed to floor
     cpu_ms: float  # of the coordinator and its fronts, per checkpoint
+    idle_cpu_ms: float  # the same, per second in which nothing happens
     floor_cpu_ms: float  # of the bare echo's server, per as many rounds
     bytes_per_shim: int  # resident, of the coordinator and its fronts
     messages: int | None  # handled by the leader itself, per checkpoint
@@ -120,17 +122,30 @@ class Star:
     hosts: list[Child]
     client: OperatorClient
     empty_bytes: int  # what the coordinator had resident before the first shim
+    pids: list[int]  # of the coordinator and its fronts
+    spent_s: float = 0.0  # their processor time in checkpoints
 
     async def checkpoint(self) -> dict[str, float]:
         """Milliseconds after the request at which each state was heard of, and of each phase."""
         heard: dict[str, float] = {}
-        began = time.perf_counter()
+        spent_s, began = self.cpu_s(), time.perf_counter()
         async with aclosing(self.client.checkpoint(JOB)) as events:
             async for event in events:
                 heard.setdefault(event.state, (time.perf_counter() - began) * 1000)
                 if event.attempt is not None:
                     heard.update((str(t.phase), t.took_ms) for t in event.attempt.timings)
+        self.spent_s += self.cpu_s() - spent_s
         return heard
+
+    def cpu_s(self) -> float:
+        """Processor seconds of the coordinator and its fronts so far."""
+        return sum(cpu_s(pid) for pid in self.pids)
+
+    async def idle_cpu_ms(self) -> float:
+        """What they spend in a second in which nothing happens."""
+        before_s = self.cpu_s()
+        await asyncio.sleep(IDLE_S)
+        return (self.cpu_s() - before_s) / IDLE_S * 1000
 
     async def floor_ms(self) -> float:
         """The bare echo's time for a checkpoint's rounds."""
@@ -212,7 +227,16 @@ async def star(
         client = OperatorClient(addresses[:1], **_client_tls(place, tls))
         await stack.enter_async_context(client)
         await _whole(client, shims)
-        yield Star(shims, etcd, coordinator, echo, hosts, client, empty["resident_bytes"])
+        yield Star(
+            shims,
+            etcd,
+            coordinator,
+            echo,
+            hosts,
+            client,
+            empty["resident_bytes"],
+            empty["pids"],
+        )
 
 
 def _client_tls(place: Path, tls: bool) -> dict[str, Any]:
@@ -283,6 +307,8 @@ async def measure_size(
             await running.checkpoint()  # warms up
             await running.floor_ms()
             transactions, keys = await running.writes()
+            idle_cpu_ms = await running.idle_cpu_ms()
+            running.spent_s = 0.0
             before = await running.coordinator.ask("look")
             floor_before_s = cpu_s(running.echo.process.pid)
             await running.coordinator.ask("profile", on=True)
@@ -311,7 +337,8 @@ async def measure_size(
         },
         floor_ms=round(floor_ms, 1),
         ratio=round(committed.p50_ms / floor_ms, 2),
-        cpu_ms=round((after["cpu_s"] - before["cpu_s"]) * 1000 / count, 1),
+        cpu_ms=round(running.spent_s * 1000 / count, 1),
+        idle_cpu_ms=round(idle_cpu_ms, 1),
         floor_cpu_ms=round(floor_cpu_s * 1000 / count, 1),
         bytes_per_shim=(after["resident_bytes"] - running.empty_bytes) // shims,
         messages=None if messages is None else round((messages - before["messages"]) / count),
@@ -355,7 +382,8 @@ def rows(found: Sequence[Coordination]) -> Iterator[tuple[str, str, str]]:
         messages = "" if one.messages is None else f"{one.messages} messages at the leader, "
         yield (
             "  costs",
-            f"{one.cpu_ms:.0f} ms of processor, {one.bytes_per_shim // 1000} kB a shim",
+            f"{one.cpu_ms:.0f} ms of processor, idle {one.idle_cpu_ms:.0f} ms/s, "
+            f"{one.bytes_per_shim // 1000} kB a shim",
             f"{messages}etcd {one.etcd_transactions} transactions, {one.etcd_keys} keys",
         )
         for missed in one.missed():

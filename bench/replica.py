@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import structlog
 
-from bench.children import children_of, cpu_s, open_files_max, resident_bytes, serve
+from bench.children import children_of, open_files_max, resident_bytes, serve
 from bench.links import CA, CERTIFICATE, KEY, VARIABLE
 from coordinator.server.reign import Reign
 from coordinator.server.run import CoordinatorOptions, run_coordinator
@@ -56,9 +56,8 @@ class Watched:
         pids = [os.getpid(), *children_of(os.getpid())]
         hub: Any = self._reign.hub if self._reign is not None else None
         return {
-            "cpu_s": sum(cpu_s(pid) for pid in pids),
             "resident_bytes": sum(resident_bytes(pid) for pid in pids),
-            "processes": len(pids),
+            "pids": pids,
             "messages": getattr(hub, "messages_handled", None),
         }
 
