@@ -139,6 +139,7 @@ class Stream:
             queue: Outgoing = asyncio.Queue()
             stub = shim_pb2_grpc.ShimLinkStub(channel)  # type: ignore[no-untyped-call]
             queue.put_nowait(self._handler.hello())
+            self._overflowed = False
             self._call = stub.Attach(_requests(queue))
             try:
                 messages = aiter(self._call)
@@ -152,9 +153,8 @@ class Stream:
             except grpc.aio.AioRpcError as error:
                 self._lost(address, f"{error.code().name}: {error.details()}")
             except asyncio.CancelledError:
-                if not self._overflowed:
+                if _is_cancelled() or not self._overflowed:
                     raise
-                self._overflowed = False
                 self._lost(address, f"{OUTGOING_MAX} messages were waiting: too slow")
             except Exception as error:  # whatever it is, the worker must not die of it
                 log.exception("the stream met an unexpected error")
@@ -217,3 +217,9 @@ async def _requests(queue: Outgoing) -> AsyncIterator[shim_pb2.ShimMessage]:
 def _target(address: str) -> str:
     """grpc's name for an address: `unix:/path` and `host:port` are both understood by it."""
     return address if address.startswith("unix:") else f"dns:///{address}"
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody has cancelled this task; grpc raises the same for a call of ours."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

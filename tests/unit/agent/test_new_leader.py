@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from allstop.v1 import shim_pb2
 
 from tests.support.fake_coordinator import FakeCoordinator, Peer
 from tests.unit.agent.rig import Rig
 from tests.unit.agent.test_stream import attached
+from worker_shim.agent import stream as streams
+from worker_shim.agent.stream import Stream
 
 
 def welcome(epoch: int) -> shim_pb2.CoordinatorMessage:
@@ -76,3 +79,23 @@ async def test_a_leader_of_the_past_is_not_taken_on_a_standing_stream(
         again = await coordinator.peer("n0", after=peer)
         assert again.hello.highest_epoch == 4
         assert not any(message.HasField("hello") for message in peer.seen)
+
+
+async def test_a_shim_that_ends_while_its_queue_is_full_ends(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both cancel the same reader; the end of the shim must not be taken for the other."""
+    monkeypatch.setattr(streams, "OUTGOING_MAX", 8)
+    async with FakeCoordinator(f"unix:{tmp_path}/link") as coordinator:
+        stream = Stream([coordinator.address], rig.agent)
+        rig.agent.start(stream.send)
+        running = asyncio.create_task(stream.run())
+        await coordinator.peer("n0")
+        await asyncio.wait_for(rig.agent.welcomed.wait(), 5)
+        message = shim_pb2.ShimMessage(report=shim_pb2.Report())
+        while stream.send(message):
+            pass
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=5)
+        assert done
+        assert running.cancelled()
