@@ -76,7 +76,19 @@ class Process:
         if self.state == FROZEN:
             self.state = RUNNING
             self.frozen_s += self.loop.now - self.frozen_at
+            if self.loop.rng.random() < 0.5:
+                self._hear_first()
             self.loop.wake(self)
+
+    def _hear_first(self) -> None:
+        """What has arrived meanwhile is handled before the timers that are due, as with epoll."""
+        due, self.ready = self.ready, deque()
+        for handle in due:
+            arrival = getattr(handle._callback, "arrival", False)  # type: ignore[attr-defined]
+            if arrival:
+                self.ready.append(handle)
+            else:
+                self.loop.put_off(handle, self.loop.rng.uniform(0.001, 0.02))
 
     def kill(self) -> None:
         """SIGKILL: nothing of it runs any more, and the kernel closes what it had open."""
@@ -102,7 +114,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.now = 0.0
         self.steps = 0
         self.stopped = ""  # why the run ends at once
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, asyncio.Handle]] = []
         self._numbers = count()
         self._active: list[Process] = []
         self.outside = Process(self, "outside", "")
@@ -173,6 +185,10 @@ class SimLoop(asyncio.BaseEventLoop):
         handle = asyncio.TimerHandle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
         return handle
+
+    def put_off(self, handle: asyncio.Handle, seconds: float) -> None:
+        """Let something that is due wait a little longer."""
+        heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), handle))
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled ones stay in the heap until their time."""
@@ -256,7 +272,7 @@ class SimLoop(asyncio.BaseEventLoop):
             process.queued = False
             self._active.remove(process)
 
-    def _due(self, handle: asyncio.TimerHandle) -> None:
+    def _due(self, handle: asyncio.Handle) -> None:
         process = handle._context.get(PROCESS) or self.outside  # type: ignore[attr-defined]
         if process.state == DEAD:
             return

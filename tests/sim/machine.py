@@ -89,7 +89,10 @@ class Machine:
             await asyncio.sleep(min(deadline_s, 8.0))
             raise DriverError(f"{name} had no end within {deadline_s:.1f} s", definite=False)
         least, most = TAKES_S[name]
-        await asyncio.sleep(rng.uniform(least, most) * self.slow)
+        seconds = rng.uniform(least, most) * self.slow
+        if how is not None and how.startswith("late"):
+            seconds, how = float(how.split()[1]), None
+        await asyncio.sleep(seconds)
         if how == sim.FAIL:
             self.world.note(f"{name} fails on {self.name}")
             raise DriverError(f"told to fail: {name}")

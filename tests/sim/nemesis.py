@@ -26,6 +26,9 @@ STATES = (
 )  # fmt: skip
 
 
+WHEN = {"slow_votes": ("DUMPING",), "lie": ("HOLDING", "PARKING")}  # else it misses its mark
+
+
 class Nemesis:
     """Plans some faults for a run, and takes them all back in the end."""
 
@@ -57,7 +60,8 @@ class Nemesis:
         for _ in range(self.left):
             fault = self.rng.choice(self.kinds)
             if self.rng.random() < 0.7:
-                self.waiting.append((self.rng.choice(STATES), fault))
+                states = WHEN.get(fault.__name__, STATES)
+                self.waiting.append((self.rng.choice(states), fault))
             else:
                 when = self.rng.uniform(2.0, max(3.0, until - 10.0))
                 loop = self.world.loop
@@ -260,19 +264,21 @@ class Nemesis:
 
     def slow_votes(self) -> None:
         """One node's word comes late, another's dump ends late, and the leader stands still."""
-        one, other = self.rng.sample(list(self.world.machines.values()), 2)
-        network, seconds = self.world.network, self.rng.uniform(3.0, 7.0)
-        for name in self.world.replicas:
-            network.slow[one.name, name] = self.rng.uniform(3.0, 8.0)
-            network.slow[name, other.name] = self.rng.uniform(1.0, 6.0)
-            for host in (one.name, other.name):
-                self._then(seconds + 4.0, lambda n=name, h=host: self._quick(h, n))
-        other.slow = self.rng.uniform(1.0, 8.0)
-        self._then(seconds + 4.0, lambda: setattr(other, "slow", 1.0))
+        busy = [m for m in self.world.machines.values() if any(t.alive for t in m.trees.values())]
+        if len(busy) < 2:
+            return
+        one, other = self.rng.sample(busy, 2)
+        policy, rng = self.world.policy, self.rng
+        over_s = policy.dump_s + policy.margin_s  # a hold of this phase
+        late = {(one.name, name): 8.0 for name in self.world.replicas}
+        self._then(rng.uniform(0.5, policy.dump_s), lambda: self.world.network.slow.update(late))
+        other.plan("dump", f"late {over_s + rng.uniform(-0.5, 1.0):.3f}")
+        awake_s = over_s + rng.uniform(0.0, 2.0)
         for replica in self.world.replicas.values():
-            if replica.leads and self.rng.random() < 0.7:
-                self._then(self.rng.uniform(0.0, 1.0), replica.freeze)
-                self._then(seconds, replica.go_on)
+            self._then(awake_s + 4.0, lambda n=replica.name: self._quick(one.name, n))
+            if replica.leads and rng.random() < 0.8:
+                self._then(policy.dump_s - rng.uniform(0.05, 0.8), replica.freeze)
+                self._then(awake_s, replica.go_on)
 
     def old_orders(self) -> None:
         """What is on the way to a node when its stream ends is of the leader before the next."""

@@ -23,7 +23,7 @@ from tests.sim.store import SimKeyValue
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-LEASE_S = 6.0
+LEASE_S = 8.0
 PAUSE_S = 0.5
 AGAIN_S = (0.2, 2.0)
 ATTACH = "/allstop.v1.ShimLink/Attach"

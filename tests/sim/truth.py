@@ -219,7 +219,17 @@ class Truth:
         undone = record.state in (AttemptState.ABORTED, AttemptState.ABORTING)
         if undone and record.attempt in self.snapshots:
             self.violated(1, f"{record.attempt} is committed and becomes {record.state}")
+        if record.state is AttemptState.PERSISTING:
+            self._cut(record)
         self.attempts[record.attempt] = record
+
+    def _cut(self, record: AttemptRecord) -> None:
+        """The store says that it was cut: every worker is dumped, and none was let go before."""
+        name, spec = record.attempt, self.world.specs[record.job]
+        dumps = [self.dumps.get((record.job, worker, name)) for worker in range(spec.workers)]
+        if None in dumps:
+            self.violated(2, f"{name} is cut while worker {dumps.index(None)} is not dumped")
+        self._none_let_go(name, [dump for dump in dumps if dump is not None])
 
     def _restore(self, record: RestoreRecord) -> None:
         before = self.restores.get(record.restore)
@@ -252,7 +262,6 @@ class Truth:
 
     def _one_cut(self, snapshot: Snapshot, dumps: list[Dump]) -> None:
         """Every rank at the step, and none let go or reachable before the last dump was done."""
-        last = max(dump.ended for dump in dumps)
         if len({dump.tree.lineage for dump in dumps}) > 1:
             self.violated(2, f"{snapshot.snapshot} is of two runs of the job")
         for dump in dumps:
@@ -261,11 +270,18 @@ class Truth:
                 self.violated(1, f"images of {tree} in {snapshot.snapshot} are torn")
             if snapshot.cut is Cut.STEP and set(dump.boundaries.values()) != {snapshot.step}:
                 self.violated(1, f"{tree} was dumped at {dump.boundaries}, not {snapshot.step}")
+        self._none_let_go(snapshot.snapshot, dumps)
+
+    def _none_let_go(self, name: str, dumps: list[Dump]) -> None:
+        """No worker ran or was reachable between its own dump and the last one of the cut."""
+        last = max((dump.ended for dump in dumps), default=0.0)
+        for dump in dumps:
+            tree = dump.tree
             if any(dump.begun <= at < last for at in tree.went_on):
-                self.violated(2, f"{tree} ran before the last dump of {snapshot.snapshot}")
+                self.violated(2, f"{tree} ran before the last dump of {name}")
             released = self.unlocked.get((tree.machine, tree.name), ())
             if any(dump.begun <= at < last for at in released):
-                self.violated(2, f"{tree} was unlocked before the last dump of {snapshot.snapshot}")
+                self.violated(2, f"{tree} was unlocked before the last dump of {name}")
 
     def _stored(self, name: str, worker: WorkerRecord, dump: Dump) -> None:
         """Every byte is in the image store, hashed, and is what was dumped."""

@@ -304,6 +304,8 @@ class Call:
             end = True if code is Code.OK else _error(code, details, metadata)
             self._end(CLIENT, end)
 
+    _arrive.arrival = True  # type: ignore[attr-defined]
+
     # -- how it ends ------------------------------------------------------------------------------
 
     def _end(self, side: str, why: Any) -> None:
