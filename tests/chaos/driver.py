@@ -7,7 +7,6 @@ import contextlib
 import random
 import shutil
 import time
-from dataclasses import dataclass, field
 
 from coordinator.core.errors import AllstopError
 from coordinator.core.model import RestoreState, Snapshot
@@ -15,6 +14,7 @@ from coordinator.store.keys import Keys
 from coordinator.store.kv import Range
 from lab.errors import LabError
 from tests.chaos import faults, images
+from tests.chaos.action import Action, follow
 from tests.chaos.faults import KINDS, Fault
 from tests.chaos.history import History
 from tests.chaos.options import (
@@ -32,30 +32,13 @@ from tests.chaos.world import NeverCame, World, until
 
 AT_WAIT_S = 15.0  # for the state in which a fault is to happen
 RESTORES = 0.35  # of all rounds, while there is a snapshot that was not restored yet
+HURRIES = 0.12  # of all checkpoints
 RESTORES_AGAIN = 0.1
 STEPS_ON = 4  # so many further steps of each rank show that the job runs
 DEFECT = 70  # exit code of a defect of allstop itself
 RESTORE_TRIES = 6
 RESTORE_PAUSE_S = 5.0
 PAST_CLEAR = {"CLEARING", "RESTORING", "RELEASING", "RUNNING"}
-
-
-@dataclass
-class Action:
-    """A checkpoint or restore as an operator sees it."""
-
-    verb: str
-    snapshot: str = ""
-    id: str = ""
-    states: list[str] = field(default_factory=list)
-    error: AllstopError | None = None
-    news: asyncio.Condition = field(default_factory=asyncio.Condition)
-    over: bool = False
-
-    async def reached(self, state: str) -> None:
-        """Return when it has come to that state, or is over."""
-        async with self.news:
-            await self.news.wait_for(lambda: self.over or state in self.states)
 
 
 class Driver:
@@ -105,6 +88,14 @@ class Driver:
         share = RESTORES if self.unverified() else RESTORES_AGAIN
         return "restore" if full or drawn < share else "checkpoint"
 
+    def choose_deadline_s(self, verb: str, chance: random.Random | None) -> float:
+        """Now and then somebody is in a hurry."""
+        if chance is None or verb != "checkpoint" or chance.random() >= HURRIES:
+            return 0.0
+        deadline_s = round(chance.uniform(0.5, 5.0), 1)
+        self.history.note("hurry", f"    it has {deadline_s} s for all")
+        return deadline_s
+
     def unverified(self) -> list[str]:
         """Snapshots that were not restored yet, oldest first."""
         return [name for name in self.snapshots if name not in self.verified]
@@ -126,38 +117,12 @@ class Driver:
         plan = "; ".join(map(str, planned)) or "nobody disturbs it"
         self.history.note("round", f"[{number}] {verb} {snapshot}: {plan}", number=number)
         self.killed = False
-        action = Action(verb, snapshot)
-        doing = [self.act(action), *(self.inflict(fault, action) for fault in planned)]
-        await asyncio.gather(*doing)
-        await self.settle(action)
-
-    async def act(self, action: Action) -> None:
-        """Ask for it and follow it to its end, as far as the coordinators let us."""
-        client = self.world.client
-        events = (
-            client.checkpoint(JOB)
-            if action.verb == "checkpoint"
-            else client.restore(JOB, action.snapshot)
+        action = Action(verb, snapshot, self.choose_deadline_s(verb, chance))
+        await asyncio.gather(
+            follow(action, self.world.client, self.history),
+            *(self.inflict(fault, action) for fault in planned),
         )
-        try:
-            async with asyncio.timeout(ACTION_S), contextlib.aclosing(events):
-                async for event in events:
-                    action.id = event.action
-                    self.history.note("event", **vars_of(event))
-                    if not action.states or action.states[-1] != event.state:
-                        self.history.note("state", f"    {event.state:<11} {event.reason}")
-                    async with action.news:
-                        action.states.append(event.state)
-                        action.news.notify_all()
-        except AllstopError as error:
-            action.error = error
-            self.history.note("failed", f"    {error}", error=error.to_fields())
-        except TimeoutError:
-            self.history.violation(f"{action.verb} {action.id} was not over within {ACTION_S} s")
-        finally:
-            async with action.news:
-                action.over = True
-                action.news.notify_all()
+        await self.settle(action)
 
     async def inflict(self, fault: Fault, action: Action) -> None:
         """One fault, from its time on; it is mended before this returns."""
@@ -314,7 +279,7 @@ class Driver:
             snapshot = (self.unverified() or self.kept)[-1]
             self.history.note("bring back", f"    the job is brought back from {snapshot}")
             action = Action("restore", snapshot)
-            await self.act(action)
+            await follow(action, self.world.client, self.history)
             await self.all_ended(action)
             if "RUNNING" in action.states and await self.runs(SOUND_S):
                 await self.verify(action)
@@ -384,16 +349,3 @@ class Driver:
             what = await left()
             if what:
                 self.history.violation(f"after {action.verb} {action.id} there is left: {what}")
-
-
-def vars_of(event: object) -> dict[str, object]:
-    """The parts of an action's event that the history keeps."""
-    names = ("action", "state", "reason", "elapsed_ms", "last", "expected")
-    fields = {name: getattr(event, name) for name in names}
-    fields["awaited"] = [vars_of_awaited(one) for one in getattr(event, "awaited", ())]
-    return fields
-
-
-def vars_of_awaited(one: object) -> str:
-    """Who is awaited, on which node, for how long."""
-    return f"worker {one.worker} on {one.node}, {one.age_ms} ms"  # type: ignore[attr-defined]

@@ -90,6 +90,11 @@ def kill(world: World, name: str) -> None:
     world.kill(name)
 
 
+def end(world: World, name: str) -> None:
+    """SIGTERM: it lays down what it has begun, and ends."""
+    world.end(name)
+
+
 @each
 def start(world: World, name: str) -> None:
     """Start it again, unless another fault's end has done so."""
@@ -174,6 +179,7 @@ def make_room(world: World, name: str) -> None:
 CHECKPOINT = ("checkpoint",)
 KINDS: dict[str, Kind] = {
     "coordinator_kill": Kind("coordinators", kill, start, weight=4),
+    "coordinator_end": Kind("coordinators", end, start),
     "coordinator_freeze": Kind("coordinators", freeze, thaw, lasts_s=LONG_S, weight=4),
     "coordinator_cut": Kind("coordinators", cut_off, reconnect, lasts_s=LONG_S, weight=3),
     "old_leader": Kind("coordinators", haunt, lay_ghost, lasts_s=LONG_S, weight=3),
@@ -190,6 +196,7 @@ KINDS: dict[str, Kind] = {
     "node_cut": Kind("nodes", cut_off, reconnect, lasts_s=LONG_S, weight=3),
     "criu_says": Kind("nodes", criu("says"), criu_works, of=CHECKPOINT),
     "criu_dies": Kind("nodes", criu("dies"), criu_works, of=CHECKPOINT),
+    "criu_killed": Kind("nodes", criu("killed"), criu_works, kills=True, of=CHECKPOINT, weight=1),
     "criu_full": Kind("nodes", criu("full"), criu_works, of=CHECKPOINT),
     "criu_hangs": Kind("nodes", criu("hangs"), criu_works, of=CHECKPOINT, weight=1),
     "criu_slow": Kind("nodes", criu("slow", "2"), criu_works, of=CHECKPOINT, weight=3),

@@ -44,6 +44,7 @@ from tests.chaos.training import environment, torchrun
 
 PROGRAMS = Path(__file__).with_name("programs")
 POLL_S = 0.1
+END_S = 40.0
 LAST_WORDS_CHARS = 1500
 ROOM_LEFT_BYTES = 8 << 20  # in a staging that is full
 
@@ -194,6 +195,15 @@ class World:
         """SIGKILL it and wait for its end."""
         self.signal(name, signal.SIGKILL)
         self.process(name).wait(20)
+
+    def end(self, name: str) -> None:
+        """SIGTERM, and wait for an orderly end."""
+        self.signal(name, signal.SIGTERM)
+        try:
+            self.process(name).wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.history.violation(f"{name} does not end within {END_S:g} s of SIGTERM")
+            self.kill(name)
 
     def raise_ghost(self, name: str) -> None:
         """A leader of the past takes the place of a coordinator that is gone."""
