@@ -6,6 +6,7 @@ this store last saw (`writing`). One job's writes go one after the other.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +31,7 @@ from coordinator.store.reading import Listing
 from coordinator.store.writing import ROUNDS_MAX, Conflict, Writer, mod, restless
 
 BATCH_OPS = 100  # of the 128 that etcd allows in one transaction
+BATCHES_AT_ONCE = 4
 BATCH_BYTES = 1_000_000  # of the 1.5 MiB that etcd allows in one request
 
 _UNDONE = (AttemptState.ABORTING, AttemptState.ABORTED)
@@ -42,6 +44,7 @@ class Records(Writer):
         """Write under `fence`; without one everything can be read and every write is Fenced."""
         super().__init__(kv, fence, prefix)
         self._stored: dict[str, dict[str, bytes]] = {}  # attempt key -> worker key -> value
+        self._latest: dict[str, str] = {}  # by job, as last seen; only saves a read
 
     async def close(self) -> None:
         """Close the key-value client; resign first."""
@@ -131,14 +134,15 @@ class Records(Writer):
         """The one transaction that makes a snapshot; see `port.Store.commit`."""
         _check_commit(snapshot, record)
         async with self._lock(snapshot.job):
-            if await self._committed_before(snapshot):
+            view = await self._commit_view(snapshot)
+            if self._committed_before(snapshot, view):
                 return
             try:
                 await self._put_workers(snapshot.job, snapshot.snapshot, snapshot.workers)
             except StoreError as error:
                 error.definite = True  # of the commit: it was not sent
                 raise
-            await self._commit(snapshot, record)
+            await self._commit(snapshot, record, view)
 
     async def find_commit(self, job: str, attempt: str) -> Snapshot | None:
         """Settle a commit whose answer was lost; None only once it cannot happen any more."""
@@ -224,21 +228,61 @@ class Records(Writer):
         if not self._seen.get(key):
             raise BugError(f"attempt {attempt} was not stored before its workers", where=where)
         stored = self._stored.setdefault(key, {})
-        puts = [Put(self.keys.worker(job, attempt, each.worker), encode(each)) for each in records]
-        for batch in _batches([put for put in puts if stored.get(put.key) != put.value]):
-            for _ in range(ROUNDS_MAX):
-                try:
-                    await self._write([Compare(key, "mod", self._seen[key])], batch)
-                    break
-                except Conflict as conflict:
-                    self._adopt_own(key, conflict, where)
-            else:
-                raise restless(key, where)
-            stored.update((put.key, put.value) for put in batch)
+        puts = (
+            Put(self.keys.worker(job, attempt, each.worker), encode(each)) for each in records
+        )  # made one batch after another, while etcd writes the ones before
+        writing: set[asyncio.Task[None]] = set()
+        try:
+            for batch in _batches(put for put in puts if stored.get(put.key) != put.value):
+                writing.add(asyncio.create_task(self._put_batch(key, batch, stored, where)))
+                await asyncio.sleep(0)  # it is sent, and whoever else waits for the loop has it
+                if len(writing) == BATCHES_AT_ONCE:
+                    done, writing = await asyncio.wait(writing, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        task.result()
+            for task in tuple(writing):
+                await task
+        finally:
+            for task in writing:
+                task.cancel()
+            await asyncio.gather(*writing, return_exceptions=True)
 
-    async def _committed_before(self, snapshot: Snapshot) -> bool:
-        key = self.keys.snapshot(snapshot.job, snapshot.snapshot)
-        before = self._first(Snapshot, (await self.kv.read(Range(key))).found[0])
+    async def _put_batch(
+        self, key: str, batch: list[Put], stored: dict[str, bytes], where: Where
+    ) -> None:
+        for _ in range(ROUNDS_MAX):
+            try:
+                await self._write([Compare(key, "mod", self._seen[key])], batch)
+                break
+            except Conflict as conflict:
+                self._adopt_own(key, conflict, where)
+        else:
+            raise restless(key, where)
+        stored.update((put.key, put.value) for put in batch)
+
+    async def _commit_view(self, snapshot: Snapshot) -> View:
+        """All that a commit depends on, in one read: snapshot, job, latest, and two attempts.
+
+        The second is the one that `latest` named when it was last looked at here.
+        """
+        keys, job = self.keys, snapshot.job
+        for _ in range(ROUNDS_MAX):
+            known = self._latest.get(job, snapshot.snapshot)
+            view = await self.kv.read(
+                Range(keys.snapshot(job, snapshot.snapshot)),
+                Range(keys.job(job)),
+                Range(keys.latest(job)),
+                Range(keys.attempt(job, snapshot.snapshot), keys_only=True),
+                Range(keys.attempt(job, known), keys_only=True),
+            )
+            named = view.found[2][0].value.decode(errors="replace") if view.found[2] else ""
+            if named in ("", known):
+                return view
+            self._latest[job] = named
+        raise restless(keys.latest(job), Where(job=job, phase="COMMIT"))
+
+    def _committed_before(self, snapshot: Snapshot, view: View) -> bool:
+        before = self._first(Snapshot, view.found[0])
         if before is None:
             return False
         if before.digest != snapshot.digest:
@@ -249,31 +293,34 @@ class Records(Writer):
             )
         return True
 
-    async def _commit(self, snapshot: Snapshot, record: AttemptRecord) -> None:
+    async def _commit(self, snapshot: Snapshot, record: AttemptRecord, view: View) -> None:
         job, where = snapshot.job, Where(job=snapshot.job, phase="COMMIT")
         key = self.keys.attempt(job, snapshot.snapshot)
         shown = self.keys.snapshot(job, snapshot.snapshot)
         for _ in range(ROUNDS_MAX):
-            view = await self.kv.read(Range(self.keys.job(job)), Range(self.keys.latest(job)))
             conditions = [
                 Compare(key, "mod", self._seen[key]),
                 Compare(shown, "create", 0),
-                mod(self.keys.job(job), view.found[0]),
-                mod(self.keys.latest(job), view.found[1]),
+                mod(self.keys.job(job), view.found[1]),
+                mod(self.keys.latest(job), view.found[2]),
             ]
             ops = [
                 Put(shown, encode(replace(snapshot, workers=()))),
                 Put(key, encode(record)),
                 *self._put_job_of(snapshot, view, where),
             ]
-            if await self._is_newer(snapshot, view):
+            newer = _is_newer(view)
+            if newer:
                 ops.append(Put(self.keys.latest(job), snapshot.snapshot.encode()))
             try:
                 await self._write(conditions, ops)
             except Conflict as conflict:
                 if key in conflict.keys:
                     self._adopt_own(key, conflict, where)
+                view = await self._commit_view(snapshot)
                 continue
+            if newer:
+                self._latest[job] = snapshot.snapshot
             if record.state in ENDED_ATTEMPT:
                 self._stored.pop(key, None)
             return
@@ -281,7 +328,7 @@ class Records(Writer):
 
     def _put_job_of(self, snapshot: Snapshot, view: View, where: Where) -> list[Put]:
         """The job's record where nobody wrote one yet; a job at another incarnation refuses."""
-        stored = self._first(JobRecord, view.found[0])
+        stored = self._first(JobRecord, view.found[1])
         if stored is not None and stored.incarnation != snapshot.incarnation:
             raise StoreError(
                 f"snapshot {snapshot.snapshot} is of incarnation {snapshot.incarnation}, but the "
@@ -295,21 +342,20 @@ class Records(Writer):
         )
         return [Put(self.keys.job(snapshot.job), encode(made))]
 
-    async def _is_newer(self, snapshot: Snapshot, view: View) -> bool:
-        """Whether this attempt began after the one that `latest` names, by etcd's own count."""
-        if not view.found[1]:
-            return True
-        latest = view.found[1][0].value.decode(errors="replace")
-        keys = [self.keys.attempt(snapshot.job, each) for each in (snapshot.snapshot, latest)]
-        own, other = (await self.kv.read(*(Range(key, keys_only=True) for key in keys))).found
-        return not other or not own or own[0].create_revision > other[0].create_revision
-
     def _remember(self, listing: Listing, loaded: Loaded) -> None:
         unfinished = {each.attempt for each in loaded.attempts}
         unfinished |= {each.restore for each in loaded.restores}
         for place, item in listing.items:
             if place.kind in (Kind.ATTEMPT, Kind.RESTORE) and place.identity in unfinished:
                 self._adopt((item,))
+
+
+def _is_newer(view: View) -> bool:
+    """Whether this attempt began after the one that `latest` names, by etcd's own count."""
+    latest, own, other = view.found[2:]
+    if not latest or not other or not own:
+        return True
+    return own[0].create_revision > other[0].create_revision
 
 
 def _check_commit(snapshot: Snapshot, record: AttemptRecord) -> None:
@@ -330,7 +376,7 @@ def _check_commit(snapshot: Snapshot, record: AttemptRecord) -> None:
     check_whole(snapshot, len(snapshot.workers))
 
 
-def _batches(puts: Sequence[Put]) -> Iterable[list[Put]]:
+def _batches(puts: Iterable[Put]) -> Iterable[list[Put]]:
     batch: list[Put] = []
     size_bytes = 0
     for put in puts:
