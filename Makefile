@@ -5,9 +5,10 @@ JSON   ?=
 ARGS   ?=
 MINUTES ?= 10
 SEED   ?=
+SEEDS  ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check proto check-proto tools bench chaos clean
+.PHONY: help demo test check proto check-proto tools bench chaos sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -42,6 +43,9 @@ check-proto: .venv/.stamp
 
 chaos: .venv/.stamp tools ## kill, freeze and cut off everything while a real job is saved and restored (root)
 	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+sim: .venv/.stamp ## real coordinators and shims in simulated time, SEEDS=2000 runs full of faults; SEED=N repeats one
+	@$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coordination alone
 	@$(BIN)/python -m bench $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
