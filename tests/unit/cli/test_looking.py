@@ -234,4 +234,5 @@ def test_show_says_in_one_sentence_why_it_was_given_up_and_who_still_owes(
     assert reason in table
     assert "still owed by worker 1 on node-2" in table
     attempt.owed.pop()
+    operator.replies["Show"] = pb.ShowReply(attempt=attempt)
     assert "still owed" not in cli("show", "llm-1").out
