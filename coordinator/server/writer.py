@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ import structlog
 
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BugError, Fenced, StoreError
-from coordinator.core.failures import failure_of
+from coordinator.core.failures import failure_of, listed
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -126,11 +126,10 @@ class Writer:
     async def _write_nodes(self) -> None:
         try:
             while self._nodes:
-                node, facts = self._nodes.popitem()
-                await self._quietly(
-                    self._store.forget_node(node) if facts is None else self._store.put_node(facts),
-                    node,
-                )
+                changed, self._nodes = self._nodes, {}
+                facts = [each for each in changed.values() if each is not None]
+                gone = [node for node, each in changed.items() if each is None]
+                await self._quietly(self._store.put_nodes(facts, gone), changed)
         finally:
             del self._tasks[""]
 
@@ -339,13 +338,14 @@ class Writer:
             await asyncio.sleep(pause_s)
             pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
 
-    async def _quietly(self, writing: Awaitable[None], node: str) -> None:
+    async def _quietly(self, writing: Awaitable[None], nodes: Collection[str]) -> None:
+        named = listed(sorted(nodes))
         try:
-            await self._bounded(writing, f"facts of node {node}")
+            await self._bounded(writing, f"facts of {named}")
         except Fenced as error:
             self._stop(error)
         except AllstopError as error:
-            log.warning("facts of the node are not in the store", node=node, error=str(error))
+            log.warning("facts are not in the store", nodes=named, error=str(error))
 
 
 def _action_of(command: _Write) -> str:

@@ -138,11 +138,11 @@ class Store(Protocol):
     async def show(self, identity: str, job: str = "") -> Shown:
         """Snapshot, attempt and restore of that id; without `job` all are searched. NotFound."""
 
-    async def put_node(self, facts: NodeFacts) -> None:
-        """Publish what a node is, under the leader's lease: it goes when the leader goes."""
+    async def put_nodes(self, facts: Sequence[NodeFacts], gone: Sequence[str] = ()) -> None:
+        """Publish what nodes are, and take back those that are gone, in batches.
 
-    async def forget_node(self, node: str) -> None:
-        """Take back what `put_node` published."""
+        Under the leader's lease: all of it goes when the leader goes.
+        """
 
     async def nodes(self) -> tuple[NodeFacts, ...]:
         """The nodes that the present leader has published."""

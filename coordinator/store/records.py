@@ -189,14 +189,12 @@ class Records(Writer):
                     continue
             raise restless(key, where)
 
-    async def put_node(self, facts: NodeFacts) -> None:
-        """Publish a node under the leader's lease; advice, so only the epoch is compared."""
-        key = self.keys.node(facts.node)
-        await self._write([], [Put(key, encode(facts), self.fence.lease)])
-
-    async def forget_node(self, node: str) -> None:
-        """Take back what `put_node` published."""
-        await self._write([], [Delete(self.keys.node(node))])
+    async def put_nodes(self, facts: Sequence[NodeFacts], gone: Sequence[str] = ()) -> None:
+        """Publish nodes under the leader's lease; advice, so only the epoch is compared."""
+        lease = self.fence.lease
+        puts = [Put(self.keys.node(each.node), encode(each), lease) for each in facts]
+        for batch in _batches([*puts, *(Delete(self.keys.node(node)) for node in gone)]):
+            await self._write([], batch)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -248,7 +246,7 @@ class Records(Writer):
             await asyncio.gather(*writing, return_exceptions=True)
 
     async def _put_batch(
-        self, key: str, batch: list[Put], stored: dict[str, bytes], where: Where
+        self, key: str, batch: list[Put | Delete], stored: dict[str, bytes], where: Where
     ) -> None:
         for _ in range(ROUNDS_MAX):
             try:
@@ -258,7 +256,7 @@ class Records(Writer):
                 self._adopt_own(key, conflict, where)
         else:
             raise restless(key, where)
-        stored.update((put.key, put.value) for put in batch)
+        stored.update((op.key, op.value) for op in batch if isinstance(op, Put))
 
     async def _commit_view(self, snapshot: Snapshot) -> View:
         """All that a commit depends on, in one read: snapshot, job, latest, and two attempts.
@@ -376,11 +374,11 @@ def _check_commit(snapshot: Snapshot, record: AttemptRecord) -> None:
     check_whole(snapshot, len(snapshot.workers))
 
 
-def _batches(puts: Iterable[Put]) -> Iterable[list[Put]]:
-    batch: list[Put] = []
+def _batches(ops: Iterable[Put | Delete]) -> Iterable[list[Put | Delete]]:
+    batch: list[Put | Delete] = []
     size_bytes = 0
-    for put in puts:
-        own_bytes = len(put.key) + len(put.value)
+    for put in ops:
+        own_bytes = len(put.key) + (len(put.value) if isinstance(put, Put) else 0)
         if own_bytes > BATCH_BYTES:
             raise StoreError(
                 f"{put.key} would be {own_bytes} bytes; the store takes {BATCH_BYTES}",

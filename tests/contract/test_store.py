@@ -106,12 +106,15 @@ async def test_job_never_goes_back_and_keeps_latest(bench: Bench) -> None:
 async def test_nodes_are_published_and_go_with_the_leader(bench: Bench) -> None:
     right = await bench.lead()
     store = await bench.store(right)
-    await store.put_node(node("n0"))
-    await store.put_node(node("n1"))
-    await store.put_node(replace(node("n1"), address="10.0.0.9"))
+    await store.put_nodes([node("n0"), node("n1")])
+    await store.put_nodes([replace(node("n1"), address="10.0.0.9")])
     assert await store.nodes() == (node("n0"), replace(node("n1"), address="10.0.0.9"))
-    await store.forget_node("n0")
-    await store.forget_node("n0")
+    await store.put_nodes([], ["n0"])
+    await store.put_nodes([], ["n0"])
+    many = [node(f"m{number}") for number in range(250)]
+    await store.put_nodes(many, ["n7"])
+    assert len(await store.nodes()) == 251
+    await store.put_nodes([], [each.node for each in many])
     assert [each.node for each in await store.nodes()] == ["n1"]
     await right.resign()
     assert await store.nodes() == ()
@@ -141,7 +144,7 @@ async def test_deposed_leader_changes_nothing(bench: Bench) -> None:
         lambda s: s.begin_run(replace(JOB, incarnation=9), 8),
         lambda s: commit(s, "a2"),
         lambda s: s.admit_restore(restore("r1", "a1"), 1),
-        lambda s: s.put_node(node("n0")),
+        lambda s: s.put_nodes([node("n0")]),
         lambda s: s.find_commit("llm", "a2"),
     ]
     for write in writes:
