@@ -49,8 +49,8 @@ class Host:
         for worker in range(first, first + count):
             channel = channel_to(addresses[worker % len(addresses)], options)
             self._shims.append(LeanShim(channel, JOB, worker, workers))
-        await asyncio.gather(*(self._attach(shim) for shim in self._shims))
         self._spawn(self._report(report_s))
+        await asyncio.gather(*(self._attach(shim) for shim in self._shims))
         gc.collect()
         gc.freeze()
         gc.disable()  # what is measured is the coordinator

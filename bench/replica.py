@@ -10,6 +10,7 @@ import asyncio
 import cProfile
 import gc
 import json
+import logging
 import os
 import signal
 import sys
@@ -108,7 +109,10 @@ def _options(given: dict[str, Any], watched: Watched) -> CoordinatorOptions:
 async def main() -> None:
     """Run until the input ends."""
     open_files_max()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),  # stdout has the answers
+    )
     watched = Watched(sys.argv[2] if len(sys.argv) > 2 else "")
     _remembering(watched)
     options = _options(json.loads(sys.argv[1]), watched)
