@@ -24,6 +24,7 @@ from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE
 log = structlog.get_logger(__name__)
 
 DEADLINE_S_MAX = 24 * 3600.0
+REASON_CHARS_MAX = 1_000
 
 _CUT = {
     records_pb2.CUT_UNSPECIFIED: Cut.STEP,
@@ -159,6 +160,11 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
 
     async def _abort(self, request: operator_pb2.AbortRequest) -> operator_pb2.AbortReply:
         desk = self._desk()
+        if len(request.reason) > REASON_CHARS_MAX:  # it is stored, and sent to every shim
+            raise BadRequest(
+                f"a reason of {len(request.reason)} characters, and it may have {REASON_CHARS_MAX}",
+                advice="give one sentence",
+            )
         newest = desk.control.last_word(request.action)
         if newest is None:
             shown = await reading.find(desk, request.action)

@@ -187,7 +187,7 @@ class Reader:
                 return names
             key = found[0].key
             job, *rest = key.removeprefix(self.keys.jobs).split("/")
-            if job and job not in names:  # a key with an empty part is not ours
+            if job and "\0" not in job and job not in names:  # such a key is not ours
                 names.append(job)
             cursor = below(f"{self.keys.jobs}{job}/") if rest else f"{key}\0"
         raise StoreError(f"more than {PAGES_MAX} jobs below {self.keys.jobs}")

@@ -11,8 +11,12 @@ from allstop.v1 import operator_pb2
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from coordinator.core.errors import BadRequest
+from coordinator.core.model import Phase
 from tests.integration.fuzz.material import damaged, messages
 from tests.integration.fuzz.world import World, call_raw, world
+from tests.support.cluster import cluster, follow
+from tests.support.fake_shim import Behaviour
 
 METHODS = operator_pb2.DESCRIPTOR.services_by_name["Operator"].methods
 CHANGES = ("Checkpoint", "Restore", "Abort")
@@ -90,3 +94,15 @@ async def test_a_message_beyond_all_sizes(running: World, method: str) -> None:
     raw = b"\x0a\x80\x80\x80\x10" + b"x" * (32 << 20)
     assert not await call_raw(running.channel, method, raw, stream=streams(method))
     assert await running.looks() == before
+
+
+async def test_a_reason_without_end_is_refused() -> None:
+    """It would be stored and sent to every shim; the checkpoint goes on without it."""
+    async with cluster(2, behaviours={0: Behaviour(late_s={Phase.DUMP: 1.0})}) as case:
+        asking = case.client.checkpoint("llm")
+        action = (await anext(asking)).action
+        await case.shims[0].until(lambda: Phase.DUMP in case.shims[0].phases())
+        with pytest.raises(BadRequest, match="a reason of 2000000 characters"):
+            await case.client.abort(action, "x" * 2_000_000)
+        went = await follow(asking)
+        assert went.error is None

@@ -134,14 +134,25 @@ async def test_nobody_speaks_for_another_node() -> None:
     assert not any(event.state == AttemptState.PARKING for event in went.events)
 
 
-async def test_two_shims_with_all_bytes_there_are_do_not_break_a_watcher(running: World) -> None:
-    """Progress is added up over all workers: beyond 64 bits nobody could be told."""
-    progress = shim_pb2.Progress(
-        job="llm", action=running.snapshot, done_bytes=2**64 - 1, total_bytes=2**64 - 1
-    )
-    said = shim_pb2.ShimMessage(progress=progress)
-    heard = await speak(running.channel, [hello().SerializeToString(), said.SerializeToString()])
-    assert len(heard) == 1
+async def test_more_bytes_than_can_be_added_up_do_not_break_a_watcher() -> None:
+    """Progress of all workers together is told in 64 bits."""
+    endless = Behaviour(progress=((2**64 - 1, 2**64 - 1),))
+    async with cluster(2, behaviours={0: endless, 1: endless}) as case:
+        went = await follow(case.client.checkpoint("llm"))
+    assert went.last.state == AttemptState.ABORTED
+    assert "done_bytes is 18446744073709551615" in str(went.error)
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 2**53 + 1])
+async def test_a_step_that_cannot_be_counted_up_costs_its_shim_alone(number: int) -> None:
+    """The target is one more than the highest step, and is sent to everybody in 64 bits."""
+    async with cluster(2) as case:
+        case.shims[0].behaviour.boundary = number
+        went = await follow(case.client.checkpoint("llm"))
+        assert went.last.state == AttemptState.ABORTED
+        assert f"boundary is {number}" in str(went.error)
+        assert case.shims[1].ended is None
+        assert not case.coordinator.reign._stopped.is_set()
 
 
 def test_texts_are_cut_and_numbers_are_not() -> None:

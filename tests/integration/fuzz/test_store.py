@@ -190,3 +190,12 @@ async def test_keys_that_are_no_text(content: Content, etcd_server: Any) -> None
         assert (await store.snapshot(snapshot)).job == "other"
     finally:
         await kv.close()
+
+
+@pytest.mark.parametrize("key", ["/allstop/jobs/\0", "/allstop/jobs/", "/allstop/jobs//latest"])
+async def test_a_job_that_cannot_be_named_hides_no_other(content: Content, key: str) -> None:
+    kv = copy_of(content)
+    kv._apply((), [Put(key, b"x")])
+    store = MemoryStore(kv)
+    for each in ids_of(content, "other"):
+        assert await store.show(each)
