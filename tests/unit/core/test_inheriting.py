@@ -126,6 +126,19 @@ def test_a_release_waits_for_its_nodes_only_so_long(world: World) -> None:
     assert world.restores["r1"].owed == ()
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_release_whose_nodes_never_come_is_given_up(world: World, asked: bool) -> None:
+    released(world)
+    for name in ("node-1", "node-3"):
+        world.nodes[name].attached = False
+    world.new_leader()
+    if asked:
+        world.event(events.AbortRequested("r1", "enough"))
+    world.tick(world.policy.adopt_s)
+    world.settle()
+    assert (state(world), world.restores["r1"].owed) == (S.FAILED, (0, 1))
+
+
 # -- an attempt after its cut ----------------------------------------------------------------------
 
 
@@ -177,6 +190,20 @@ def test_a_cut_whose_nodes_do_not_all_come_is_undone(whole: World) -> None:
     assert "worker 1 on node-2" in failure(whole).what
     whole.settle()
     assert whole.attempts["a1"].owed == (1,)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_cut_whose_nodes_never_come_is_given_up(whole: World, asked: bool) -> None:
+    attempt_until(whole, Phase.PERSIST)
+    whole.store()
+    for name in ("node-1", "node-2"):
+        whole.nodes[name].attached = False
+    whole.new_leader()
+    if asked:
+        whole.event(events.AbortRequested("a1", "enough"))
+    whole.tick(whole.policy.adopt_s)
+    whole.settle()
+    assert (attempt_state(whole), whole.attempts["a1"].owed) == (A.ABORTED, (0, 1))
 
 
 def test_a_cut_that_was_given_up_stays_given_up(whole: World) -> None:
