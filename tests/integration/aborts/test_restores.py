@@ -87,6 +87,6 @@ async def test_a_shim_ends_although_its_store_hangs(patient: Patient) -> None:
     shim = patient.deployment.shims["n1"]
     assert shim.wait(HANGING_S + END_S) in (0, 128 + signal.SIGTERM)  # a spare's, a worker's
     failure = await restore.failed()
-    assert "n1 left" in failure.what, failure.to_fields()
+    assert "n1" in failure.what, failure.to_fields()  # its deadline was over, or n1 left
     assert patient.ranks_on("n1") == 0
     assert "does not answer; leaving all the same" in patient.deployment.log("n1").read_text()
