@@ -49,8 +49,12 @@ class Reign:
         policy: Policy | None = None,
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        successor: bool = False,
     ) -> None:
-        """Nothing runs before `begin`. `check` raises Fenced once the right to lead has ended."""
+        """Nothing runs before `begin`. `check` raises Fenced once the right to lead has ended.
+
+        `successor`: there may have been a leader before, with jobs that have no record yet.
+        """
         self.epoch = epoch
         self.store = store
         self.control = Control(epoch=epoch, coordinator=coordinator, policy=policy)
@@ -79,7 +83,9 @@ class Reign:
         )
         self._clock = clock
         self._published: dict[str, NodeFacts] = {}
-        self._expected: dict[str, float] = {}  # jobs of an earlier leader: how long to wait
+        self._successor = successor
+        self._inherited: frozenset[str] = frozenset()  # jobs that an earlier leader has recorded
+        self._gather_until = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._why: AllstopError | None = None
         self._stopped = asyncio.Event()
@@ -99,7 +105,8 @@ class Reign:
                 now=self._clock(),
             )
         )
-        self._expected = {job.job: self._clock() + GATHER_S for job in loaded.jobs}
+        self._inherited = frozenset(job.job for job in loaded.jobs)
+        self._gather_until = self._clock() + GATHER_S
         self._start(self._loop.run, "control loop")
         self._settle(loaded)
         log.info(
@@ -116,14 +123,13 @@ class Reign:
         Its shims may be on their way, by other replicas or anew; a request that came before them
         would be refused for want of workers that are well. Raises NoLeader when the epoch ends.
         """
-        while self._clock() < self._expected.get(job, 0.0):
+        while self._clock() < self._gather_until and (job in self._inherited or self._successor):
             if self._stopped.is_set():
                 raise NoLeader(f"no leader yet: {self._why}", advice="ask another coordinator")
             view = next((view for view in self.control.jobs() if view.job.job == job), None)
-            if view is None or view.state not in ("unknown", "incomplete"):
+            if view is not None and view.state not in ("unknown", "incomplete"):
                 break
             await asyncio.sleep(POLL_S)
-        self._expected.pop(job, None)
 
     def _settle(self, loaded: Loaded) -> None:
         """Find out whether the commits that an earlier leader left half-way went through."""

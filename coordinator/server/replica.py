@@ -76,6 +76,7 @@ class Replica:
             store=Records(self._kv, right, self._prefix),
             policy=self._policy,
             check=right.check,
+            successor=True,
         )
         right.on_lost(lambda reason: reign.stop(Fenced(f"epoch {right.epoch} ended: {reason}")))
         try:

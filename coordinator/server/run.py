@@ -183,11 +183,21 @@ class _Process:
         addresses = serving.addresses
         if self._options.fronts:
             fronts = await stack.enter_async_context(self._fronts(reach))
+            self._require_reachable(fronts)
             unix = tuple(each for each in serving.addresses if is_unix(each))
             addresses = (*fronts.addresses, *unix)
         log.info("serving", addresses=addresses, for_replicas=self._address)
         if self._options.on_serving is not None:
             self._options.on_serving(addresses)
+
+    def _require_reachable(self, fronts: Fronts) -> None:
+        """Raises BadRequest when others would dial the fronts, which never lead."""
+        ports = {split(address)[1] for address in fronts.addresses}
+        if not is_unix(self._address) and split(self._address)[1] in ports:
+            raise BadRequest(
+                f"{self._address} is where the fronts listen; other coordinators need another port",
+                advice="leave the port out of --advertise, or name the one of --peer",
+            )
 
     async def _start_serving(self) -> Serving:
         own = OperatorService(self.seat.desk)

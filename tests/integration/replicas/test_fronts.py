@@ -16,6 +16,7 @@ from coordinator.link.security import Tls
 from coordinator.server.front import FrontOptions
 from coordinator.server.fronts import Fronts
 from coordinator.store.etcd import EtcdOptions
+from tests.contract.etcd_process import free_ports
 from tests.integration.replicas.kit import (
     WAIT_S,
     Replica,
@@ -174,6 +175,37 @@ async def test_a_leader_that_dies_with_its_fronts_drops_no_stream_of_anothers(
             assert len(shim.epochs) == 1  # one Welcome more, on the stream it has
             assert not shim.late
         await dismiss(shims)
+
+
+async def test_the_streams_of_fronts_stand_while_their_coordinator_is_frozen(place: Place) -> None:
+    async with replicas(*place, "one", "two", options=("--fronts", "2")) as them:
+        one, two = them.running["one"], them.running["two"]
+        shims = await attached(one.address, 4)
+        pids = children(one)
+        mark = them.marks()
+        one.kill(signal.SIGSTOP)
+        assert await them.leader(since=mark) is two
+        taken = await checkpoint(one.address)  # its fronts answer, and pass on to the new leader
+        one.kill(signal.SIGCONT)
+        await one.said("not leading any more", mark["one"])
+        assert await checkpoint(one.address) != taken
+        assert children(one) == pids
+        for shim in shims:
+            assert shim.ended is None
+            assert len(shim.epochs) == 1
+            assert not shim.late
+        await dismiss(shims)
+
+
+async def test_others_are_not_sent_to_the_fronts(place: Place) -> None:
+    async with replicas(*place) as them:
+        (port,) = free_ports(1)
+        with pytest.raises(AssertionError, match="is where the fronts listen"):
+            await them.start(
+                "one", "--listen", f"127.0.0.1:{port}", "--advertise", f"127.0.0.1:{port}",
+                "--fronts", "1",
+            )  # fmt: skip
+        assert await them.running["one"].ended() == BadRequest.exit_code
 
 
 async def test_a_machine_of_its_own_may_have_fronts_too(tmp_path: Path) -> None:
