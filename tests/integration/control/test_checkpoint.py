@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from coordinator.codec import number_of
 from coordinator.core.errors import (
     AttemptFailed,
     BadRequest,
@@ -144,6 +145,21 @@ async def test_a_rank_that_does_not_arrive_is_named() -> None:
         assert went.last.attempt is not None
         assert went.last.attempt.state is AttemptState.ABORTED
         await assert_all_undone(case)
+
+
+async def test_one_phase_may_have_a_deadline_of_its_own() -> None:
+    async with cluster(2, ranks=2, behaviours={1: Behaviour(mute={Phase.DUMP})}) as case:
+        asked = case.client.checkpoint("llm", phase_deadlines_s={Phase.DUMP: 0.4, Phase.PARK: 3.0})
+        went = await follow(asked)
+        assert isinstance(went.error, DeadlinePassed)
+        assert "DUMP was not answered within 0.4 s: awaited worker 1 on node-1" in str(went.error)
+        dump = next(o for o in case.shims[0].orders if number_of(Phase.DUMP) == o.phase)
+        park = next(o for o in case.shims[0].orders if number_of(Phase.PARK) == o.phase)
+        assert (dump.deadline_ms, park.deadline_ms) == (400, 3_000)
+        await assert_all_undone(case)
+        for phase, seconds in ((Phase.RELEASE, 1.0), (Phase.DUMP, -1.0), (Phase.DUMP, 1e300)):
+            went = await follow(case.client.checkpoint("llm", phase_deadlines_s={phase: seconds}))
+            assert isinstance(went.error, BadRequest), (phase, seconds)
 
 
 async def test_a_failing_dump_undoes_all_and_keeps_the_words_of_criu() -> None:
