@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,7 +25,10 @@ RUN_TIMEOUT_S = 30
 
 
 class FakeOperator(operator_pb2_grpc.OperatorServicer):
-    """Answers each method with `replies[method]`: a message, a list of events, or an error."""
+    """Answers each method with `replies[method]`: a message, a list of events, or an error.
+
+    Of a deque each reply is given once, the last one again and again.
+    """
 
     def __init__(self) -> None:
         self.replies: dict[str, Any] = {}
@@ -33,6 +37,8 @@ class FakeOperator(operator_pb2_grpc.OperatorServicer):
     def _answer(self, method: str, request: Any, context: grpc.ServicerContext) -> Any:
         self.requests.append((method, request))
         reply = self.replies[method]
+        if isinstance(reply, deque):
+            reply = reply.popleft() if len(reply) > 1 else reply[0]
         if isinstance(reply, AllstopError):
             self._fail(reply, context)
         return reply

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from allstop.v1 import operator_pb2 as pb
 from allstop.v1 import records_pb2 as records
 
 from coordinator.codec import to_proto
-from coordinator.core.errors import NoPlan, NotFound
+from coordinator.core.errors import NoLeader, NoPlan, NotFound
 from coordinator.core.failures import failure_of
 
 from .conftest import Cli, FakeOperator
@@ -93,6 +94,15 @@ def test_what_waits_and_what_is_damaged_stands_below_the_jobs(
     gpt, llm = cli("jobs", "-o", "json").json
     assert gpt["problems"] == ["its value is garbage"]
     assert llm["waiting"] == "attempt a1 has the job"
+
+
+def test_that_nobody_leads_is_said_once_and_waited_for(cli: Cli, operator: FakeOperator) -> None:
+    none = NoLeader("no leader yet: c is a candidate")
+    operator.replies["ListJobs"] = deque([none, none, none, pb.ListJobsReply()])
+    ran = cli("jobs", "-o", "json")
+    assert (ran.code, ran.json) == (0, [])
+    assert ran.err == "no leader yet: c is a candidate; waiting\n"
+    assert len(operator.requests) == 4
 
 
 def test_no_jobs_is_said(cli: Cli, operator: FakeOperator) -> None:
