@@ -287,7 +287,7 @@ async def _whole(client: OperatorClient, shims: int) -> None:
             views = await client.jobs()
             if views and len(views[0].workers) == shims:
                 return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
 
 
 async def measure_size(

@@ -21,7 +21,7 @@ from bench.links import channel_to
 from coordinator.link.options import Keepalive, client_options
 
 JOB = "llm"
-ATTACHING_MAX = 32  # streams that this process opens at once
+ATTACHING_MAX = 16  # streams that this process opens at once
 TICK_S = 0.05
 SIGN_OF_LIFE = shim_pb2.ShimMessage()
 OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)

@@ -30,6 +30,7 @@ PATIENT = {
     **dict.fromkeys(("attempt_s", "persist_s"), 600.0),
     **dict.fromkeys(("admit_s", "hold_s", "park_s", "dump_s", "resume_s", "commit_s"), 120.0),
 }
+LEASE_S = 60.0
 
 
 class Watched:
@@ -101,6 +102,8 @@ def _options(given: dict[str, Any], watched: Watched) -> CoordinatorOptions:
         listen=(given["listen"],),
         etcd=tuple(given["etcd"]),
         policy=PATIENT,
+        lease_s=LEASE_S,
+        node_lease_s=LEASE_S,
         on_serving=serving,
         **more,
     )
