@@ -17,8 +17,8 @@ from allstop.v1 import shim_pb2
 from bench.children import open_files_max, serve
 from bench.echo import Client
 from bench.lean_shim import LeanShim
-from bench.links import channel_to
-from coordinator.link.options import Keepalive, client_options
+from bench.links import PATIENT, channel_to
+from coordinator.link.options import client_options
 
 JOB = "llm"
 ATTACHING_MAX = 16  # streams that this process opens at once
@@ -45,7 +45,7 @@ class Host:
         self, *, addresses: list[str], first: int, count: int, workers: int, report_s: float
     ) -> Mapping[str, Any]:
         """Attach workers `first`.. to the coordinators, each by a connection of its own."""
-        options = [*client_options(Keepalive()), OWN_CONNECTION]
+        options = [*client_options(PATIENT), OWN_CONNECTION]
         for worker in range(first, first + count):
             channel = channel_to(addresses[worker % len(addresses)], options)
             self._shims.append(LeanShim(channel, JOB, worker, workers))

@@ -22,6 +22,7 @@ import structlog
 
 from bench.children import children_of, open_files_max, resident_bytes, serve
 from bench.links import CA, CERTIFICATE, KEY, VARIABLE
+from bench.links import PATIENT as KEEPALIVE
 from coordinator.server.reign import Reign
 from coordinator.server.run import CoordinatorOptions, run_coordinator
 
@@ -103,6 +104,7 @@ def _options(given: dict[str, Any], watched: Watched) -> CoordinatorOptions:
         etcd=tuple(given["etcd"]),
         policy=PATIENT,
         lease_s=LEASE_S,
+        keepalive=KEEPALIVE,
         node_lease_s=LEASE_S,
         on_serving=serving,
         **more,
