@@ -163,9 +163,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--plant", choices=sorted(PLANTS), help="a bug to plant (tests/sim/planted.py)"
     )
+    parser.add_argument("--faults", default="", help="choose among these kinds alone: a,b,c")
     parser.add_argument("--quiet", action="store_true", help="with --seed: the end only")
     chosen = parser.parse_args(arguments)
-    focus: tuple[str, ...] = ()
+    focus = tuple(filter(None, chosen.faults.split(",")))
     if chosen.plant:
         focus = PLANTS[chosen.plant]()
     began = clock.real()

@@ -187,7 +187,8 @@ class SimNetwork(FakeNetworkDriver):
         """Take it off; the truth keeps when."""
         await self.machine.act("unlock", deadline_s)
         has_effect("unlock")
-        if self.locks.pop(name, None) is not None:
+        living = any(t.alive and t.name == name for t in self.machine.trees.values())
+        if self.locks.pop(name, None) is not None and living:
             truth = self.machine.world.truth
             truth.unlocked.setdefault((self.machine.name, name), []).append(truth.world.loop.now)
 

@@ -26,7 +26,11 @@ STATES = (
 )  # fmt: skip
 
 
-WHEN = {"slow_votes": ("DUMPING",), "lie": ("HOLDING", "PARKING")}  # else it misses its mark
+WHEN = {
+    "slow_votes": ("DUMPING",),
+    "quiet_death": ("DUMPING",),
+    "lie": ("HOLDING", "PARKING"),
+}  # else it misses its mark
 
 
 class Nemesis:
@@ -44,6 +48,7 @@ class Nemesis:
             self.crash_machine, self.kill_worker, self.break_driver, self.hang_driver,
             self.lie, self.slow_drivers, self.stick_rank, self.abort, self.end_shim,
             self.slow_votes, self.late_commit, self.move_leader, self.old_orders,
+            self.quiet_death,
         ]  # fmt: skip
         self.kinds = self.rng.sample(self._kinds, self.rng.randint(2, 8))
         self.left = self.rng.choice((0, 1, 2, 4, 6, 9, 12))
@@ -230,7 +235,9 @@ class Nemesis:
 
     def kill_worker(self) -> None:
         """A rank dies, and its worker with it."""
-        machine = self._machine()
+        self._kill_worker_of(self._machine())
+
+    def _kill_worker_of(self, machine: Machine) -> None:
         living = [t for t in machine.trees.values() if t.alive]
         if living and machine.shim is not None and machine.shim.state != FROZEN:
             root = self.rng.choice(living).root_pid
@@ -279,6 +286,20 @@ class Nemesis:
             if replica.leads and rng.random() < 0.8:
                 self._then(policy.dump_s - rng.uniform(0.05, 0.8), replica.freeze)
                 self._then(awake_s, replica.go_on)
+
+    def quiet_death(self) -> None:
+        """A worker dies between its dump and the last one, and its shim's word of it comes late."""
+        busy = [m for m in self.world.machines.values() if any(t.alive for t in m.trees.values())]
+        if len(busy) < 2:
+            return
+        one, other = self.rng.sample(busy, 2)
+        late = {(one.name, name): 6.0 for name in self.world.replicas}
+        other.plan("dump", f"late {self.rng.uniform(1.2, 2.5):.3f}")
+        dead_s = self.rng.uniform(0.5, 1.2)
+        self._then(dead_s, lambda: self.world.network.slow.update(late))
+        self._then(dead_s + 0.01, lambda: self._kill_worker_of(one))
+        for name in self.world.replicas:
+            self._then(8.0, lambda n=name: self._quick(one.name, n))
 
     def old_orders(self) -> None:
         """What is on the way to a node when its stream ends is of the leader before the next."""

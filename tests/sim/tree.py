@@ -127,6 +127,7 @@ class Tree:
     root_pid: int
     page: Page
     alive: bool = True
+    died_at: float = float("inf")
     stopped: bool = False
     went_on: list[float] = field(default_factory=list)  # when it was let go after a stop
     bound_since: float = -1.0  # since when it is not free; -1: it is

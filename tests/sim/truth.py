@@ -163,7 +163,8 @@ class Truth:
 
     def died(self, tree: Tree) -> None:
         """It is no more."""
-        tree.alive = False
+        if tree.alive:
+            tree.alive, tree.died_at = False, self.world.loop.now
 
     # -- the store (1, 2, 3) ----------------------------------------------------------------------
 
@@ -271,6 +272,10 @@ class Truth:
             if snapshot.cut is Cut.STEP and set(dump.boundaries.values()) != {snapshot.step}:
                 self.violated(1, f"{tree} was dumped at {dump.boundaries}, not {snapshot.step}")
         self._none_let_go(snapshot.snapshot, dumps)
+        last = max(dump.ended for dump in dumps)
+        for dump in dumps:
+            if dump.tree.died_at < last:  # its kernel told its peers, who were dumped later
+                self.violated(2, f"{dump.tree} died before the last dump of {snapshot.snapshot}")
 
     def _none_let_go(self, name: str, dumps: list[Dump]) -> None:
         """No worker ran or was reachable between its own dump and the last one of the cut."""

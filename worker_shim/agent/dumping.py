@@ -10,7 +10,7 @@ from coordinator.core.errors import DriverError, Refused
 from coordinator.core.model import Cut, WorkerRecord
 from worker_shim.agent import holding
 from worker_shim.agent.order import Deadline, Order, Outcome
-from worker_shim.agent.worker import Dumped, Worker
+from worker_shim.agent.worker import DEAD, Dumped, Worker
 from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.files.port import OpenFile
 from worker_shim.images import manifest as manifests
@@ -21,7 +21,6 @@ from worker_shim.process.port import Tree
 
 SETTLE_S_MAX = 5.0
 SETTLE_POLL_S = 0.002
-DEAD = "ZX"  # a zombie, which CRIU saves too
 AT_REST = "Tt" + DEAD
 
 
@@ -77,7 +76,8 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     manifest = _manifest(worker, order, open_files)
     staged = await asyncio.to_thread(listed, place)
     deadline.lap("record")
-    worker.dumped[order.action] = Dumped(record, manifest, staged)
+    living = frozenset((p.pid, p.start_ticks) for p in tree.processes if p.state not in DEAD)
+    worker.dumped[order.action] = Dumped(record, manifest, staged, living)
     return Outcome(record=record, ranks=worker.ranks)
 
 

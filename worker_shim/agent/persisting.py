@@ -37,6 +37,7 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
     )
     worker.published[order.action] = where
     await asyncio.to_thread(_require_as_dumped, worker, dumped, place)
+    await asyncio.to_thread(_require_outlived, worker, dumped, order.action)
     record = replace(
         dumped.record,
         manifest=where,
@@ -45,6 +46,7 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
         held_ms=worker.held_ms,
     )
     del worker.dumped[order.action]
+    worker.outlived.discard(order.action)
     await asyncio.to_thread(drivers.staging.drop, worker.job, worker.worker, order.action)
     return Outcome(record=record)
 
@@ -66,6 +68,20 @@ def _require_as_dumped(worker: Worker, dumped: Dumped, place: Path) -> None:
             )
     if more := sorted(set(now) - set(dumped.staged)):
         raise _changed(worker, f"{more[0]} in staging is not of the dump", f"looked in {place}")
+
+
+def _require_outlived(worker: Worker, dumped: Dumped, action: str) -> None:
+    """Whoever was dumped must have lived until the cut, which is over when this order comes.
+
+    The kernel of a process that dies tells its peers, and one of them may have been dumped after
+    it heard of that: its connection would come back broken.
+    """
+    if action not in worker.outlived and not dumped.outlived_by(worker.tree()):
+        raise DriverError(
+            "a process of the worker ended after it was dumped and before it was let go",
+            where=worker.where,
+            advice="other workers may have been dumped when they knew of it: take a new checkpoint",
+        )
 
 
 def _changed(worker: Worker, what: str, detail: str) -> DriverError:

@@ -63,7 +63,9 @@ async def look(worker: Worker) -> Situation:
 async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     """Network unlock, SIGCONT, release: in this order, so that no rank moves before it can talk."""
     worker.require_claimed(order.action)
-    worker.require_tree()
+    dumped, tree = worker.dumped.get(order.action), worker.require_tree()
+    if dumped is not None and dumped.outlived_by(tree):
+        worker.outlived.add(order.action)
     deadline.lap("check")
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
     deadline.lap("unlock")
@@ -149,6 +151,7 @@ async def _delete(worker: Worker, action: str, deadline: Deadline, *, stored: bo
     stored is looked up by name: an earlier shim of this node may have put it there and died.
     """
     worker.dumped.pop(action, None)
+    worker.outlived.discard(action)
     drop, store = worker.drivers.staging.drop, worker.drivers.store
     try:
         await worker.stop_copies(action, deadline_s=deadline.left_s)

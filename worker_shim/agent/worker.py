@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 LOG_TAIL_BYTES = 4096
 LAUNCH_S_MAX = 20.0
+DEAD = "ZX"  # a zombie, which CRIU saves too
 FRESH = 0  # incarnation of a launched worker before a coordinator has taken it into a run
 
 Notice = Callable[["Worker"], None]
@@ -41,6 +42,12 @@ class Dumped:
     record: WorkerRecord
     manifest: Manifest
     staged: Mapping[str, int]  # every file in staging and its size, as the dump left them
+    living: frozenset[tuple[int, int]] = frozenset()  # pid and start of every process then
+
+    def outlived_by(self, tree: Tree) -> bool:
+        """Whether everyone who was dumped still lives in this tree."""
+        alive = {(p.pid, p.start_ticks) for p in tree.processes if p.state not in DEAD}
+        return self.living <= alive
 
 
 @dataclass
@@ -71,6 +78,7 @@ class Worker:
     ranks: tuple[RankState, ...] = ()
     undone: set[str] = field(default_factory=set)
     dumped: dict[str, Dumped] = field(default_factory=dict)
+    outlived: set[str] = field(default_factory=set)  # dumps whose worker lived when it was let go
     published: dict[str, str] = field(default_factory=dict)
     restoration: Restoration | None = None
     restored_by: str = ""  # the restore that has killed the old tree and made the present one

@@ -233,6 +233,22 @@ async def test_staging_that_changes_while_it_is_copied_is_no_snapshots(rig: Rig)
     assert rig.store.published == {}
 
 
+async def test_a_worker_that_died_before_it_was_let_go_is_no_snapshots(rig: Rig) -> None:
+    """Its peers may have been dumped after its kernel had closed its connections to them."""
+    await rig.to("DUMP")
+    rig.process.exit(-9)
+    assert "before it was let go" in (await rig.order("PERSIST")).failure.what
+    await rig.done("UNDO")
+    assert rig.store.published == {}
+
+
+async def test_a_worker_that_dies_after_it_was_let_go_is_saved_all_the_same(rig: Rig) -> None:
+    await rig.to("DUMP")
+    await rig.done("RESUME")
+    rig.process.exit(1)
+    assert (await rig.done("PERSIST")).record.manifest in rig.store.published
+
+
 async def test_a_failed_persist_leaves_staging_for_the_undo(rig: Rig) -> None:
     from coordinator.core.errors import DriverError
 
