@@ -12,16 +12,15 @@ import itertools
 import secrets
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
-from allstop.v1 import records_pb2, shim_pb2, shim_pb2_grpc
+from allstop.v1 import shim_pb2, shim_pb2_grpc
 
 from coordinator.codec import from_proto, to_proto
 from coordinator.core.model import (
     Failure,
-    Finding,
     Phase,
     ProgramFile,
     RankState,
@@ -29,21 +28,8 @@ from coordinator.core.model import (
     WorkerState,
 )
 from coordinator.link.options import Keepalive, client_options
+from tests.support.behaviour import Behaviour, phase_of, progress_of
 from tests.support.fake_node import facts_of, worker_record
-
-
-@dataclass
-class Behaviour:
-    """What goes wrong, per phase; nothing by default."""
-
-    late_s: dict[Phase, float] = field(default_factory=dict)
-    fail: dict[Phase, str] = field(default_factory=dict)  # phase -> CRIU's words
-    mute: set[Phase] = field(default_factory=set)  # never answers
-    vanish: set[Phase] = field(default_factory=set)  # breaks the stream instead of answering
-    findings: tuple[Finding, ...] = ()
-    boundary: int = 100
-    stuck_ranks: tuple[int, ...] = ()  # park one step short of the target
-    progress: tuple[tuple[int, int], ...] = ()  # told before PERSIST is answered
 
 
 class FakeShim:
@@ -351,23 +337,6 @@ class FakeShim:
         """What a worker puts into a snapshot."""
         state = self.workers[order.job, order.worker]
         return worker_record(self.facts, state)
-
-
-def phase_of(number: Any) -> Phase:
-    """The phase of an order."""
-    return Phase(records_pb2.Phase.Name(number).removeprefix("PHASE_"))
-
-
-def progress_of(order: shim_pb2.Order, done: int, total: int) -> shim_pb2.Progress:
-    """How far a long order is."""
-    return shim_pb2.Progress(
-        job=order.job,
-        worker=order.worker,
-        action=order.action,
-        phase=order.phase,
-        done_bytes=done,
-        total_bytes=total,
-    )
 
 
 @contextlib.asynccontextmanager
