@@ -247,6 +247,9 @@ class Control(Arrivals):
             old = ended.incarnation - 1
             self._cluster.raise_incarnation(ended.job, ended.incarnation, floor=old)
             commands += self._runs.given_up(ended.job, ended.incarnation)
+            for begun in self._running.of_job(ended.job):  # the store would refuse its commit
+                why = f"{ended.restore} was recorded late and raised the job's incarnation"
+                commands += self._step(begun, events.AbortRequested(begun.id, why))
         return commands
 
     def _run_begun(self, event: events.RunBegun) -> list[Command]:

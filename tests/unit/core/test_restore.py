@@ -382,6 +382,25 @@ def test_a_late_admission_still_raises_the_incarnation(world: World) -> None:
     assert incarnations(world)["node-1"] == [2], "nothing was cleared: it goes on as the job"
 
 
+def test_a_late_admission_gives_up_the_checkpoint_that_has_begun_since(world: World) -> None:
+    world.attach("node-2")
+    world.restore("llm", "r1", "a1")
+    late, world.writes = world.writes, []
+    world.tick(world.policy.admit_s)
+    world.writes.clear()
+    world.checkpoint("llm", "a2")
+    world.store()
+    assert {o.phase for o in world.orders} == {Phase.HOLD}
+    world.event(world.apply(late[0]))
+    assert {o.phase for o in world.orders} >= {Phase.UNDO}
+    world.settle()
+    attempt = world.attempts["a2"]
+    assert (attempt.state, "r1 was recorded late" in attempt.reason) == ("ABORTED", True)
+    world.checkpoint("llm", "a3")
+    world.settle()
+    assert world.snapshots["a3"].incarnation == 2
+
+
 def test_a_snapshot_of_another_job_is_refused(world: World) -> None:
     foreign = replace(world.snapshots["a1"], job="gpt")
     world.event(events.RestoreRequested("llm", "r1", foreign, 0.0, 0.0))
