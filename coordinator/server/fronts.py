@@ -99,14 +99,14 @@ class Fronts:
         name = f"{self._options.name[:NAME_CHARS_MAX]}-front-{number}"
         assert process.stdin is not None
         assert process.stdout is not None
-        said = b""
+        said = None
         with suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(START_DEADLINE_S):
                 process.stdin.write(replace(self._options, name=name).encoded())
                 process.stdin.write_eof()
                 said = await process.stdout.readline()
-        if said.split() != [SERVING.encode()]:
-            await self._stop(number)
+        if said is None or said.split() != [SERVING.encode()]:
+            await self._stop(number, ends=said == b"")
             raise SetupError(
                 f"front {number} does not start (it ended with {process.returncode})",
                 advice="the log says why",
@@ -145,13 +145,17 @@ class Fronts:
             log.error("a front hangs and is killed", front=number, silent_s=self._lease_s)
             with suppress(ProcessLookupError):
                 process.kill()
-        await self._stop(number)
+        await self._stop(number, ends=True)
         return process.returncode
 
-    async def _stop(self, number: int) -> None:
-        """End one, gently first."""
+    async def _stop(self, number: int, *, ends: bool = False) -> None:
+        """End one, gently first; one that `ends` by itself is waited for before that.
+
+        A signal to a child that has just ended takes its exit code away from whoever waits for it.
+        """
         process = self._running.pop(number)
-        for end in (process.terminate, process.kill):
+        first = (_leave,) if ends else ()
+        for end in (*first, process.terminate, process.kill):
             if process.returncode is not None:
                 return
             with suppress(ProcessLookupError):
@@ -159,6 +163,10 @@ class Fronts:
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_DEADLINE_S):
                     await process.wait()
+
+
+def _leave() -> None:
+    """Nothing needs to be done."""
 
 
 async def _said(process: Process) -> bytes:
