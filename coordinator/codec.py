@@ -72,9 +72,14 @@ def encode(record: Any) -> bytes:
 
     Raises BadRequest naming the field when a value cannot be put on the wire.
     """
-    to_proto(record)  # what cannot be sent cannot be stored
     cls: Any = type(record)
-    return msgspec.json.encode(compiling.dumper(cls)(record))
+    try:
+        return msgspec.json.encode(compiling.dumper(cls)(record))
+    except (Odd, ValueError, TypeError, KeyError, AttributeError):
+        text = json_format.MessageToJson(
+            to_proto(record), preserving_proto_field_name=True, indent=None, ensure_ascii=False
+        )
+        return text.encode()
 
 
 def decode(cls: type[Record], data: bytes, key: str) -> Record:

@@ -180,13 +180,21 @@ def _wire_types(cls: Any) -> dict[str, int]:
 
 @cache
 def dumper(cls: Any) -> Callable[[Any], dict[str, Any]]:
-    """A function from a record to what proto JSON holds of it: what is not the default."""
+    """A function from a record to what proto JSON holds of it: what is not the default.
+
+    It raises Odd for a number that its message could not hold.
+    """
     source = _Source("def run(r):")
     source.add("d = {}")
     types_of = _wire_types(cls)
     for field in plan(cls):
         source.add(f"v = r.{field.name}")
         value, test = "v", "if v: "
+        if field.inner is int:
+            low, high = RANGES[types_of[field.name]]
+            every = "all(LOW <= e <= HIGH for e in v)" if field.many else "LOW <= v <= HIGH"
+            every = every.replace("LOW", str(low)).replace("HIGH", str(high))
+            source.add(f"if not ({every}): raise Odd")
         if field.record:
             value = _each(field, f"{source.name(dumper(field.inner), 'dump')}(e)", "v")
             test = "if v: " if field.many else "if v is not None: "

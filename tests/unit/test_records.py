@@ -197,6 +197,16 @@ def test_value_that_does_not_fit_is_named_by_field() -> None:
         to_proto(model.ProgramFile("/bin/\udcff", 1))
 
 
+def test_what_cannot_be_sent_cannot_be_stored() -> None:
+    for size in (2**31, -(2**31) - 1):
+        with pytest.raises(BadRequest, match="world_size of JobRecord"):
+            encode(replace(JOB, world_size=size))
+    with pytest.raises(BadRequest, match="path of ProgramFile"):
+        encode(model.ProgramFile("/bin/\udcff", 1))
+    with pytest.raises(BadRequest, match="size_bytes of ProgramFile"):
+        encode(model.ProgramFile("/bin/true", 2**64))
+
+
 def test_another_message_class_with_the_same_fields_can_be_filled() -> None:
     node = model.NodeReasons("n0", 1, ("too small",))
     reply = operator_pb2.PlanReply(refused=[to_proto(node)])
