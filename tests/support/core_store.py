@@ -1,7 +1,5 @@
 """What the next leader reads: the records of a world through the real store over memory."""
 
-import asyncio
-
 from coordinator.codec import encode
 from coordinator.core.model import AttemptRecord, JobRecord, RestoreRecord
 from coordinator.store.kv import Put
@@ -14,7 +12,13 @@ def loaded(
     jobs: list[JobRecord], attempts: list[AttemptRecord], restores: list[RestoreRecord]
 ) -> Loaded:
     """These records, written and read again."""
-    return asyncio.run(_loaded(jobs, attempts, restores))
+    reading = _loaded(jobs, attempts, restores)
+    try:
+        reading.send(None)  # over memory nothing waits, so no loop is needed
+    except StopIteration as done:
+        found: Loaded = done.value
+        return found
+    raise AssertionError("the store over memory waits for something")
 
 
 async def _loaded(

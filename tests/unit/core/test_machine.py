@@ -7,6 +7,7 @@ runs), 7 (everything awaited has a deadline, and every attempt and restore ends)
 """
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -266,6 +267,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 TestCluster = Cluster.TestCase
+TestCluster.pytestmark = [pytest.mark.timeout(300)]  # seconds when idle, minutes when not
 TestCluster.settings = settings(
     max_examples=150,
     stateful_step_count=40,
