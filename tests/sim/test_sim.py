@@ -23,8 +23,8 @@ PLANTS = {
     "early-unlock": 4,
     "vote-missing": 4,
     "commit-without-epoch": 60,
-    "hold-ignored": 120,
-    "old-epoch-obeyed": 120,
+    "hold-ignored": 240,
+    "old-epoch-obeyed": 240,
 }
 
 
