@@ -211,21 +211,6 @@ class Call:
         item = await self.sides[CLIENT].get()
         return self._deserialize(item)
 
-    async def read(self) -> Any:
-        """The next answer, or EOF."""
-        try:
-            return await self.__anext__()
-        except StopAsyncIteration:
-            return grpc.aio.EOF
-
-    async def write(self, request: Any) -> None:
-        """Send one request."""
-        self._send(SERVER, ("message", self._serialize(request)))
-
-    async def done_writing(self) -> None:
-        """No more requests come."""
-        self._send(SERVER, ("half", None))
-
     def cancel(self) -> bool:
         """End the call here; the server hears of it."""
         if self.over[CLIENT]:
