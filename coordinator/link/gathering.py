@@ -18,6 +18,7 @@ ROUNDS_MAX = 256
 
 Round = tuple[str, int]  # action and phase of orders; "" and the number of a question
 Part = tuple[str, int]  # job and worker
+Words = shim_pb2.ShimMessage | str  # a message, or why the stream was lost
 HELLOS: Round = ("hello", -1)
 QUESTIONED: Part = ("", 0)
 
@@ -36,7 +37,7 @@ class Gathering:
     def __init__(self, send: Callable[[carrier_pb2.CarrierMessage], None]) -> None:
         """`send` must not block; it is called from the loop's timers."""
         self._send = send
-        self._said: dict[int, carrier_pb2.Said] = {}  # in the order in which it was said
+        self._said: dict[int, tuple[int, Words]] = {}  # by whom and what, in the order of saying
         self._number = 0
         self._rounds: OrderedDict[Round, dict[int, set[Part]]] = OrderedDict()  # by attachment
         self._report_at: dict[int, int] = {}  # attachment -> number of its report that waits
@@ -100,7 +101,7 @@ class Gathering:
 
     def lost(self, attachment: int, reason: str) -> None:
         """The shim's stream ended without Goodbye."""
-        self._add(carrier_pb2.Said(attachment=attachment, lost=reason))
+        self._put(attachment, reason)
         self._forget(attachment)
         self._within(0.0)
 
@@ -140,20 +141,17 @@ class Gathering:
         if not news and now - at < REPEAT_S:
             return
         self._passed[attachment] = (workers, now)
-        older = self._said.pop(self._report_at.get(attachment, 0), None)
-        if older is not None and not report.HasField("facts"):
+        _, older = self._said.pop(self._report_at.get(attachment, 0), (0, None))
+        if isinstance(older, shim_pb2.ShimMessage) and not report.HasField("facts"):
             report.MergeFrom(shim_pb2.Report(facts=_facts(older)))
         self._report_at[attachment] = self._put(attachment, message)
         self._within(REPORTS_WAIT_S)
 
     # -- what goes ---------------------------------------------------------------------------------
 
-    def _put(self, attachment: int, message: shim_pb2.ShimMessage) -> int:
-        return self._add(carrier_pb2.Said(attachment=attachment, message=message))
-
-    def _add(self, said: carrier_pb2.Said) -> int:
+    def _put(self, attachment: int, words: Words) -> int:
         self._number += 1
-        self._said[self._number] = said
+        self._said[self._number] = attachment, words
         return self._number
 
     def _answer_within(self, complete: bool, *, hurry: bool = False) -> None:
@@ -188,16 +186,19 @@ class Gathering:
             self._wait_s = max(self._wait_s, min(2 * self._wait_s, RESULTS_WAIT_MAX_S))
         said, self._said = list(self._said.values()), {}
         self._report_at.clear()
-        batch: list[carrier_pb2.Said] = []
-        size_bytes = 0
-        for each in said:
-            batch.append(each)
-            size_bytes += each.ByteSize()
+        batch, size_bytes = carrier_pb2.CarrierMessage(), 0
+        for attachment, words in said:
+            each = batch.said.add(attachment=attachment)
+            if isinstance(words, str):
+                each.lost = words
+            else:
+                each.message.CopyFrom(words)
+                size_bytes += words.ByteSize()
             if size_bytes >= MESSAGE_BYTES:
-                self._send(carrier_pb2.CarrierMessage(said=batch))
-                batch, size_bytes = [], 0
-        if batch:
-            self._send(carrier_pb2.CarrierMessage(said=batch))
+                self._send(batch)
+                batch, size_bytes = carrier_pb2.CarrierMessage(), 0
+        if batch.said:
+            self._send(batch)
 
     def close(self) -> None:
         """Forget what was said: nobody is to hear it any more."""
@@ -208,7 +209,6 @@ class Gathering:
             self._timer = None
 
 
-def _facts(report: carrier_pb2.Said) -> records_pb2.NodeFacts | None:
+def _facts(message: shim_pb2.ShimMessage) -> records_pb2.NodeFacts | None:
     """The facts in a report, if it has any."""
-    body = report.message.report
-    return body.facts if body.HasField("facts") else None
+    return message.report.facts if message.report.HasField("facts") else None
