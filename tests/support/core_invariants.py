@@ -118,9 +118,8 @@ def check_ends(world: World) -> None:
             assert worker.held_by == "", f"4: {worker} on {node.name} is still held"
             assert worker.state in ("running", "exited"), f"4: {worker} on {node.name}"
             for action in worker.dumped:
-                stored = world.attempts.get(action)
-                over = stored is not None and stored.state is AttemptState.COMMITTED
-                assert over or not node.attached, f"{action} left its images on {node.name}"
+                kept = action in world.snapshots
+                assert kept or not node.attached, f"{action} left its images on {node.name}"
     for view in control.jobs():
         known = world.jobs.get(view.job.job)
         assert view.job.latest == (known.latest if known else ""), "3: latest"

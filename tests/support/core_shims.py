@@ -116,6 +116,7 @@ class Node:
     session: int = 1
     attached: bool = False
     workers: dict[tuple[str, int], Worker] = field(default_factory=dict)
+    holds: dict[tuple[str, int], float] = field(default_factory=dict)  # of trees to be restored
 
     @property
     def name(self) -> str:
@@ -132,6 +133,8 @@ class Node:
     def receive(self, order: SendOrder, now: float) -> None:
         """An order arrives: its dead-man timer starts, whatever is done about it and when."""
         worker = self.workers.get((order.job, order.worker))
+        if order.phase is Phase.RESTORE:
+            self.holds[(order.job, order.worker)] = now + order.hold_s
         if order.phase is Phase.UNDO and worker is not None:
             worker.undone.add(order.action)
         elif order.hold_s and worker is not None and order.action not in worker.undone:
@@ -225,6 +228,7 @@ class Node:
             {r.rank: r.boundary for r in order.record.ranks},
             order.incarnation,
             held_by=order.action,
+            held_until=self.holds[(order.job, order.worker)],
             state="restored",
             parked=True,
             restored_by=order.action,
