@@ -57,8 +57,8 @@ def start(place: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def traces() -> dict[str, Any]:
-    """What a run must not leave behind, as this machine shows it now."""
+def traces(place: Path) -> dict[str, Any]:
+    """What a run there must not leave behind, as this machine shows it now."""
     found = set()
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
@@ -66,13 +66,13 @@ def traces() -> dict[str, Any]:
                 words = (process / "cmdline").read_bytes()
             except OSError:
                 continue
-            if b"allstop-chaos-" in words:
+            if os.fsencode(place) in words:
                 found.add(process.name)
     return {"processes": found, "mounts": Path("/proc/self/mounts").read_text()}
 
 
 def test_a_short_run(place: Path, seed: int) -> None:
-    before = traces()
+    before = traces(place)
     run = start(place, "--minutes", MINUTES, "--seed", str(seed))
     out, err = run.communicate()
     assert run.returncode == 0, f"{err[-12000:]}\n{out[-2000:]}"
@@ -83,11 +83,11 @@ def test_a_short_run(place: Path, seed: int) -> None:
     assert summary["faults_injected"] == sum(summary["kinds"].values()) > 0
     assert summary["steps_compared"] > 100
     assert not list(place.iterdir()), "the run left files"
-    assert traces() == before
+    assert traces(place) == before
 
 
 def test_interrupted_it_leaves_nothing(place: Path) -> None:
-    before = traces()
+    before = traces(place)
     run = start(place, "--minutes", "5", "--seed", "1")
     assert run.stderr is not None
     for line in run.stderr:
@@ -101,4 +101,4 @@ def test_interrupted_it_leaves_nothing(place: Path) -> None:
     assert time.monotonic() - began < ENDS_S_MAX
     assert run.returncode == 130
     assert not list(place.iterdir()), "the run left files"
-    assert traces() == before
+    assert traces(place) == before
