@@ -21,8 +21,11 @@ from worker_shim.images.staging import Staging
 
 
 def sleeping(*arguments: str, **env: str) -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-c", "import time; time.sleep(60)", *arguments]
-    return subprocess.Popen(line, env=env)
+    line = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)", *arguments]
+    process = subprocess.Popen(line, env=env, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()  # before that /proc may not show its arguments yet
+    return process
 
 
 def worker_of(directory: Path) -> subprocess.Popen[bytes]:
