@@ -89,7 +89,8 @@ def _quiet(world: World) -> None:
 def _children(seeds: list[int], jobs: int, focus: tuple[str, ...]) -> list[Result]:
     """Run batches in forked children, `jobs` at a time; stops giving out work at a failure."""
     batches = [seeds[at : at + BATCH] for at in range(0, len(seeds), BATCH)]
-    running: dict[int, tuple[int, object]] = {}
+    running: dict[int, int] = {}
+    parent = os.getpid()
     results: list[Result] = []
     while batches or running:
         while batches and len(running) < jobs:
@@ -97,12 +98,15 @@ def _children(seeds: list[int], jobs: int, focus: tuple[str, ...]) -> list[Resul
             child = os.fork()
             if child == 0:
                 os.close(reading)
-                _batch(batches[0], writing, focus)
+                try:
+                    _batch(batches[0], writing, focus, parent)
+                finally:  # whatever happens, a child never goes on as if it were its parent
+                    os._exit(0)
             os.close(writing)
             batches.pop(0)
-            running[child] = (reading, None)
+            running[child] = reading
         child = next(iter(running))
-        with os.fdopen(running.pop(child)[0]) as answers:
+        with os.fdopen(running.pop(child)) as answers:
             for line in answers:
                 result = Result(**json.loads(line))
                 results.append(result)
@@ -113,8 +117,8 @@ def _children(seeds: list[int], jobs: int, focus: tuple[str, ...]) -> list[Resul
     return results
 
 
-def _batch(seeds: list[int], writing: int, focus: tuple[str, ...]) -> None:
-    """In a child: run, answer, and end at once."""
+def _batch(seeds: list[int], writing: int, focus: tuple[str, ...], parent: int) -> None:
+    """In a child: run and answer, for as long as somebody listens."""
     gc.disable()
     with os.fdopen(writing, "w") as answers:
         for seed in seeds:
@@ -124,9 +128,8 @@ def _batch(seeds: list[int], writing: int, focus: tuple[str, ...]) -> None:
                 result = Result(seed, f"the simulation broke: {error!r}", "")
             answers.write(json.dumps(asdict(result)) + "\n")
             answers.flush()
-            if result.failure and not _GO_ON:
+            if (result.failure and not _GO_ON) or os.getppid() != parent:
                 break
-    os._exit(0)
 
 
 def _tell(result: Result, number: int, of: int) -> None:
