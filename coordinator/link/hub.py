@@ -11,7 +11,7 @@ import structlog
 from allstop.v1 import carrier_pb2, shim_pb2
 
 from coordinator.core import commands, events
-from coordinator.core.errors import AllstopError, Fenced, Where
+from coordinator.core.errors import AllstopError, Fenced, LinkError, Where
 from coordinator.core.model import NodeFacts, ProgramFile
 from coordinator.link import wire
 from coordinator.link.deliveries import Deliveries
@@ -33,6 +33,7 @@ class Branch:
     name: str
     session: str
     downlink: Downlink
+    near: bool = False  # of this very process
     places: dict[int, Place] = field(default_factory=dict)  # by attachment
     outgoing: Deliveries = field(default_factory=Deliveries)
 
@@ -100,17 +101,19 @@ class Hub:
 
     # -- carriers ----------------------------------------------------------------------------------
 
-    def join(self, name: str, session: str, downlink: Downlink) -> Branch:
+    def join(self, name: str, session: str, downlink: Downlink, *, near: bool = False) -> Branch:
         """A carrier follows; an older link of the same process is lost first, with all its nodes.
 
-        Raises what the hub was closed with.
+        Raises what the hub was closed with, and LinkError for a carrier of this very process that
+        comes over the network: it looked for a leader of the past at what is our address now.
         """
         if self._closed is not None:
             raise self._closed
-        for older in list(self._branches):
-            if older.session == session:
-                self.part(older, Fenced("the carrier opened another link"))
-        branch = Branch(name, session, downlink)
+        for older in [each for each in self._branches if each.session == session]:
+            if older.near and not near:
+                raise LinkError("this carrier is in the leader's own process, and follows there")
+            self.part(older, Fenced("the carrier opened another link"))
+        branch = Branch(name, session, downlink, near)
         self._branches[branch] = None
         log.info("carrier joined", carrier=name, session=session)
         return branch

@@ -65,7 +65,7 @@ class LocalUplink:
         self.report_interval_ms = hub.report_interval_ms
         self._carrier = carrier
         self._hub = hub
-        self._branch = hub.join(carrier.name, carrier.session, _Down(carrier, self))
+        self._branch = hub.join(carrier.name, carrier.session, _Down(carrier, self), near=True)
 
     @property
     def behind(self) -> bool:

@@ -165,8 +165,8 @@ class _Process:
         )
 
     def _is_own(self, leader: Leader) -> bool:
-        """Whether this process leads, or one before it at its address did."""
-        return (leader.name, leader.address) == (self._name, self._address)
+        """Whether this process leads, or one before it at its address did, of whatever name."""
+        return leader.address == self._address
 
     async def serve(self, stack: AsyncExitStack, reach: EtcdOptions) -> None:
         """Open the sockets, here or in fronts; raises SetupError or BadRequest."""

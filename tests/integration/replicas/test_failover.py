@@ -209,6 +209,23 @@ async def test_two_of_the_same_name_are_two(etcd: OwnEtcd, tmp_path: Path) -> No
         await shim.leave()
 
 
+async def test_one_that_is_started_anew_does_not_look_for_its_past_life(
+    etcd: OwnEtcd, tmp_path: Path
+) -> None:
+    """The lease of the one that was killed still stands, and names this one's address."""
+    async with replicas(etcd.endpoint, "/anew", tmp_path, "a") as them:
+        address = them.running["a"].address
+        await them.running["a"].close()
+        second = await them.start("b", "--listen", address)
+        shim = Watchful(second.address, "n0", job="llm", worker=0, workers=1)
+        await attach(shim)
+        async with OperatorClient([second.address], patience_s=WAIT_S) as client:
+            assert (await follow(client.checkpoint("llm"))).error is None
+        assert shim.ended is None
+        assert not [line for line in second.lines if "no link to the leader" in line]
+        await shim.leave()
+
+
 async def test_a_leader_that_is_told_to_end_lays_down_what_it_was_at(
     etcd: OwnEtcd, tmp_path: Path
 ) -> None:

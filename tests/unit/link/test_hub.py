@@ -306,3 +306,14 @@ async def test_messages_are_counted_and_signs_of_life_are_not() -> None:
     attach(hub, branch, 1, "node-1")
     hub.take(branch, carrier_pb2.CarrierMessage())
     assert hub.messages_handled == 1
+
+
+async def test_a_carrier_of_the_leaders_own_process_is_not_heard_over_the_network() -> None:
+    """A process that was started anew looks for its past life at what is its own address."""
+    hub, told = hub_with_log()
+    near = hub.join("a", "s", FakeDownlink(), near=True)
+    attach(hub, near, 1, "node-1")
+    with pytest.raises(LinkError, match="in the leader's own process"):
+        hub.join("a", "s", FakeDownlink())
+    assert hub.nodes == ("node-1",)
+    assert [type(event).__name__ for event in told] == ["NodeAttached"]
