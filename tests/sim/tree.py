@@ -61,7 +61,7 @@ class Page:
         self.target = target
 
     async def wait_parked(
-        self, tree: Listing | None = None, *, deadline_s: float
+        self, tree: Listing | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
     ) -> tuple[RankState, ...]:
         """Look now and then until all are parked."""
         import asyncio

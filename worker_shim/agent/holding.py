@@ -112,7 +112,7 @@ async def hold(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     await page.raise_hold(worker.generation)
     deadline.lap("flag")
     worker.state = "held"
-    worker.ranks = page.ranks(tree)
+    worker.ranks = worker.held_ranks = page.ranks(tree)
     return Outcome(ranks=worker.ranks, findings=findings)
 
 
@@ -121,6 +121,7 @@ async def park(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.require_claimed(order.action)
     page = worker.require_page()
     page.set_target(order.target)
-    worker.ranks = await page.wait_parked(worker.require_tree(), deadline_s=deadline.left_s)
+    tree = worker.require_tree()
+    worker.ranks = await page.wait_parked(tree, known=worker.held_ranks, deadline_s=deadline.left_s)
     worker.begin_hold()
     return Outcome(ranks=worker.ranks)

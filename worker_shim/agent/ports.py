@@ -42,9 +42,12 @@ class Page(Protocol):
         """Tell the ranks at which boundary to park."""
 
     async def wait_parked(
-        self, tree: Tree | None = None, *, deadline_s: float
+        self, tree: Tree | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
     ) -> tuple[RankState, ...]:
-        """Wait until every rank is parked; raises DeadlinePassed naming those awaited."""
+        """Wait until every rank is parked; raises DeadlinePassed naming those awaited.
+
+        A rank that was `known` before and is gone has ended: raises DriverError naming it.
+        """
 
     def release(self) -> None:
         """Lower the flag; no error when it is not up."""

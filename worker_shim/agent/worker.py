@@ -77,6 +77,7 @@ class Worker:
     ending: bool = False  # it is being killed on purpose: nobody needs to hear of its exit
     findings: tuple[Finding, ...] = ()
     ranks: tuple[RankState, ...] = ()
+    held_ranks: tuple[RankState, ...] = ()  # as HOLD found them: all of these have to park
     undone: Recent = field(default_factory=Recent)
     dumped: dict[str, Dumped] = field(default_factory=dict)
     outlived: set[str] = field(default_factory=set)  # dumps whose worker lived when it was let go

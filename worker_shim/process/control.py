@@ -150,18 +150,19 @@ class ControlPage:
         self._words[INCARNATION] = incarnation
 
     async def wait_parked(
-        self, tree: Tree | None = None, *, deadline_s: float
+        self, tree: Tree | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
     ) -> tuple[RankState, ...]:
         """Wait until every rank is parked at the target; return them.
 
-        Ranks are those of `ranks(tree)` at the beginning. Raises DeadlinePassed naming the ranks
-        awaited and where each is, and DriverError at once when one ended, ran past the target or
-        its hook met an error. The hold stays raised: the caller decides.
+        Ranks are those of `ranks(tree)` at the beginning, and those `known` before. Raises
+        DeadlinePassed naming the ranks awaited and where each is, and DriverError at once when one
+        ended, ran past the target or its hook met an error. The hold stays raised: the caller
+        decides.
         """
         generation, target = self.hold, self.target
         if not generation or not target:
             raise BugError(f"waiting for ranks to park with hold {generation}, target {target}")
-        awaited = {rank.pid: rank.rank for rank in self.ranks(tree)}
+        awaited = {rank.pid: rank.rank for rank in (*known, *self.ranks(tree))}
         deadline = time.monotonic() + deadline_s
         next_look = 0.0
         with Endings(awaited) as endings:

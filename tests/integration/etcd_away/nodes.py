@@ -76,10 +76,10 @@ class GatedPage(FakePage):
         await super().raise_hold(generation)
 
     async def wait_parked(
-        self, tree: Tree | None = None, *, deadline_s: float
+        self, tree: Tree | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
     ) -> tuple[RankState, ...]:
         await self.gates.go_through(Phase.PARK)
-        return await super().wait_parked(tree, deadline_s=deadline_s)
+        return await super().wait_parked(tree, known=known, deadline_s=deadline_s)
 
 
 class GatedHook(FakeHook):

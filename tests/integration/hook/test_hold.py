@@ -178,6 +178,18 @@ async def test_a_rank_that_ends_ends_the_wait_at_once(ring: Ring) -> None:
         await asyncio.wait_for(wait, 5)
 
 
+async def test_a_rank_that_had_ended_before_the_wait_is_named(ring: Ring) -> None:
+    await ring.past(1)
+    await ring.page.raise_hold(1)
+    known = ring.page.ranks()
+    ring.processes[1].kill()
+    ring.processes[1].wait(10)
+    ring.page.set_target(max(rank.boundary for rank in known) + 1)
+    with pytest.raises(DriverError, match=r"rank 1 \(pid \d+\) ended while") as caught:
+        await ring.page.wait_parked(known=known, deadline_s=10)
+    assert caught.value.where.rank == 1
+
+
 async def test_a_rank_past_the_target_is_an_error_at_once(ring: Ring) -> None:
     await ring.past(5)
     await ring.page.raise_hold(1)

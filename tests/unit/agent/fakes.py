@@ -162,7 +162,7 @@ class FakePage:
         self.target = target
 
     async def wait_parked(
-        self, tree: Tree | None = None, *, deadline_s: float
+        self, tree: Tree | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
     ) -> tuple[RankState, ...]:
         if self.lazy:
             await asyncio.sleep(deadline_s)
