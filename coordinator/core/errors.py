@@ -14,6 +14,7 @@
     ├── LinkError              11  UNAVAILABLE         no coordinator, or the stream broke
     │   └── NoLeader           11  UNAVAILABLE         one answers, but nobody leads just now
     ├── StoreError             12  UNAVAILABLE         etcd; see `definite`
+    │   └── Overtaken          12  UNAVAILABLE         it holds what rules this write out
     ├── Fenced                 13  FAILED_PRECONDITION an older epoch spoke, or a lost node returned
     ├── SetupError             14  FAILED_PRECONDITION this machine lacks something
     └── BugError               70  INTERNAL            allstop broke its own rule; nothing changed
@@ -197,6 +198,10 @@ class StoreError(AllstopError):
 
     exit_code = 12
     grpc_status = "UNAVAILABLE"
+
+
+class Overtaken(StoreError):
+    """What the store holds rules a write out, and every earlier try whose answer was lost."""
 
 
 class Fenced(AllstopError):

@@ -17,7 +17,7 @@ from typing import TypeVar
 import structlog
 
 from coordinator.core import commands, events
-from coordinator.core.errors import AllstopError, BugError, Fenced, StoreError
+from coordinator.core.errors import AllstopError, BugError, Fenced, Overtaken, StoreError
 from coordinator.core.failures import failure_of, listed
 from coordinator.core.model import (
     AttemptRecord,
@@ -252,13 +252,15 @@ class Writer:
 
     async def _put(self, put: Callable[[], Awaitable[None]], job: str, what: str) -> None:
         """Put a record, and again where nobody knows whether it arrived; a refusal is final."""
-        pause_s = self._settle_pause_s
+        pause_s, unsure = self._settle_pause_s, False
         for left in reversed(range(PUT_TRIES)):
             try:
                 await self._bounded(put(), what)
                 return
             except StoreError as error:
-                if error.definite or not left:
+                unsure = unsure_after(error, unsure)
+                error.definite = not unsure
+                if not unsure or not left:
                     raise
                 log.warning("a record is put again", job=job, error=str(error))
             await asyncio.sleep(pause_s)
@@ -277,7 +279,7 @@ class Writer:
 
         Whether the incarnation is raised must be known: a job of another one cannot be saved.
         """
-        record, pause_s = command.record, self._settle_pause_s
+        record, pause_s, unsure = command.record, self._settle_pause_s, False
         while True:
             try:
                 await self._bounded(
@@ -286,7 +288,8 @@ class Writer:
                 )
                 return events.RestoreAdmitted(record.restore)
             except StoreError as error:
-                if error.definite:
+                unsure = unsure_after(error, unsure)
+                if not unsure:
                     raise
                 log.warning("cannot settle the admission yet", job=record.job, error=str(error))
             await asyncio.sleep(pause_s)
@@ -353,3 +356,11 @@ def _action_of(command: _Write) -> str:
     if isinstance(record, RestoreRecord):
         return record.restore
     return record.attempt if isinstance(record, AttemptRecord) else record.job
+
+
+def unsure_after(error: StoreError, before: bool) -> bool:
+    """Whether a write may have arrived, after this error of its last try; `before`: of the others.
+
+    That the last try surely did not happen says nothing of an earlier one whose answer was lost.
+    """
+    return not isinstance(error, Overtaken) and (before or not error.definite)

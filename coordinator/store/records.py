@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from coordinator.codec import encode
-from coordinator.core.errors import BugError, NotFound, StoreError, Where
+from coordinator.core.errors import BugError, NotFound, Overtaken, StoreError, Where
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -211,9 +211,9 @@ class Records(Writer):
             self._adopt(view.found[2])
             return None
         if view.found[2]:
-            raise StoreError(f"restore {record.restore} is in the store already", where=where)
+            raise Overtaken(f"restore {record.restore} is in the store already", where=where)
         if not stored.incarnation == old_incarnation < record.incarnation:
-            raise StoreError(
+            raise Overtaken(
                 f"restore {record.restore} is to take job {record.job} from incarnation "
                 f"{old_incarnation} to {record.incarnation}, but it is at {stored.incarnation}",
                 where=where,
@@ -328,7 +328,7 @@ class Records(Writer):
         """The job's record where nobody wrote one yet; a job at another incarnation refuses."""
         stored = self._first(JobRecord, view.found[1])
         if stored is not None and stored.incarnation != snapshot.incarnation:
-            raise StoreError(
+            raise Overtaken(
                 f"snapshot {snapshot.snapshot} is of incarnation {snapshot.incarnation}, but the "
                 f"job is at {stored.incarnation}: it was restored meanwhile",
                 where=where,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from coordinator.core.errors import Fenced, StoreError, Where
+from coordinator.core.errors import Fenced, Overtaken, StoreError, Where
 from coordinator.store.fence import Fence, NoFence
 from coordinator.store.kv import Compare, Delete, Item, KeyValue, Put
 from coordinator.store.reading import Reader
@@ -88,7 +88,7 @@ class Writer(Reader):
                 return
             except Conflict as conflict:
                 if any(each.key in conflict.keys for each in guard):
-                    raise StoreError(
+                    raise Overtaken(
                         f"{key} was committed and is not undone", where=where
                     ) from conflict
                 self._adopt_own(key, conflict, where)
@@ -100,7 +100,7 @@ class Writer(Reader):
         ours = item is not None and item.value in self._unsure.get(key, ())
         self._seen[key] = item.mod_revision if item else 0
         if not ours:
-            raise StoreError(
+            raise Overtaken(
                 f"{key} was changed by somebody else (now at revision {self._seen[key]})",
                 where=where,
                 advice="read it again and decide anew",
@@ -134,7 +134,7 @@ def holds(compare: Compare, seen: dict[str, Item | None]) -> bool:
 
 
 def restless(key: str, where: Where) -> StoreError:
-    return StoreError(
+    return Overtaken(
         f"{key} was changed by somebody else {ROUNDS_MAX} times while it was to be written",
         where=where,
         advice="two coordinators write under one epoch, or somebody edits the store by hand",

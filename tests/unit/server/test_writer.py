@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.core import commands, events
-from coordinator.core.errors import AllstopError, Fenced, StoreError
+from coordinator.core.errors import AllstopError, Fenced, Overtaken, StoreError
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -225,6 +225,40 @@ async def test_a_record_is_put_again_while_nobody_knows_whether_it_arrived(
     (told,) = await desk.write(commands.PutRestore(replace(RESTORE, state=RestoreState.CLEARING)))
     assert tried == [tries]
     assert isinstance(told, events.RestoreStored if tries > failures else events.StoreRefused)
+
+
+@pytest.mark.parametrize(
+    ("second", "definite", "tries"),
+    [(StoreError, False, PUT_TRIES), (Overtaken, True, 2)],
+)
+async def test_what_a_later_try_surely_did_not_do_an_earlier_one_may_have_done(
+    monkeypatch: pytest.MonkeyPatch, second: type[StoreError], definite: bool, tries: int
+) -> None:
+    desk, tried = Desk(), [0]
+
+    async def flaky(record: AttemptRecord) -> None:
+        tried[0] += 1
+        if tried[0] == 1:
+            raise StoreError("the answer was lost", definite=False)
+        raise second("no connection")
+
+    monkeypatch.setattr(desk.store, "put_attempt", flaky)
+    (told,) = await desk.write(commands.PutAttempt(ATTEMPT))
+    assert isinstance(told, events.StoreRefused)
+    assert (told.failure.definite, tried) == (definite, [tries])
+
+
+async def test_an_admission_whose_answer_was_lost_is_asked_for_until_it_is_known() -> None:
+    desk = await committed(None)
+    admitting = replace(RESTORE, state=RestoreState.ADMITTING)
+    for fault in (Fault.LOST_NOT_APPLIED, Fault.REFUSED, Fault.REFUSED):
+        desk.store.memory.fail_next(fault, "/restores/")
+    told = await desk.write(commands.AdmitRestore(admitting, 1))
+    assert told[-1] == events.RestoreAdmitted(RESTORE.restore)
+    other = replace(admitting, restore="llm-20261129-130000-cccccc")
+    told = await desk.write(commands.AdmitRestore(other, 1))
+    assert isinstance(told[-1], events.StoreRefused)
+    assert told[-1].failure.definite
 
 
 async def test_a_refused_attempt_says_so() -> None:
