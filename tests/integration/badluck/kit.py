@@ -340,3 +340,12 @@ class Pair:
         process = plane if name == "control" else self.deployment.shims[name]
         assert process is not None
         os.kill(host.pid_of(process), number)
+
+
+async def heard(pair: Pair, node: str, words: str) -> None:
+    """Wait for words of a worker in its shim's log, which follows its output a moment behind."""
+
+    async def told() -> bool:
+        return words in pair.deployment.log(node).read_text()
+
+    await until(f"{words!r} of {node}", told)

@@ -11,7 +11,7 @@ import pytest
 from coordinator.core.errors import DeadlinePassed, NotReady
 from coordinator.core.model import Cut
 from lab.host import Host
-from tests.integration.badluck.kit import JOB, PROGRAMS, Action, Pair, until
+from tests.integration.badluck.kit import JOB, PROGRAMS, Action, Pair, heard, until
 
 pytestmark = [
     pytest.mark.root,
@@ -186,11 +186,7 @@ async def died_and_came_back(pair: Pair, action: str, snapshot: str) -> None:
         return view is not None and view.state == "exited"
 
     await until("the end of both workers", ended)
-
-    async def told() -> bool:  # the shim follows its worker's output, a moment behind
-        return "lost a peer" in pair.deployment.log("n0").read_text()
-
-    await until("the other worker's last words", told)
+    await heard(pair, "n0", "lost a peer")
     await pair.nothing_left()
     pair.behave()
     back = await pair.restore(snapshot)
