@@ -36,6 +36,7 @@ from coordinator.store.port import Shown
 
 CALL_DEADLINE_S = 20.0
 REJOIN_DEADLINE_S = 30.0  # a leader's lease, its successor's start, and a busy machine
+BEFORE_THE_RECORD = "ADMITTING"  # of attempts and restores: announced, not yet in the store
 LOOK_DEADLINE_S = 5.0  # for a request whose answer was lost to turn up somewhere
 PAUSE_S, PAUSE_MAX_S = 0.1, 1.0
 
@@ -207,18 +208,20 @@ class OperatorClient:
         self, action: str, call: Callable[[Any], Any]
     ) -> AsyncGenerator[ActionEvent, None]:
         """Begin an action and follow it to its end; then raise its failure, if it has one."""
-        failure, broken, seen = None, None, False
+        failure, broken, seen, state = None, None, False, ""
         async with aclosing(self._events(call, once=True)) as events:
             try:
                 async for event in events:
-                    action, failure, seen = event.action, event.failure, True
+                    action, failure, seen, state = event.action, event.failure, True, event.state
                     yield event
             except LinkError as error:
                 if error.definite and not seen:
                     raise
                 broken = error
         if broken is not None:
-            async with aclosing(self._watched(action, broken, known=seen)) as events:
+            recorded = state != BEFORE_THE_RECORD
+            watched = self._watched(action, broken, known=seen, recorded=recorded)
+            async with aclosing(watched) as events:
                 async for event in events:
                     failure = event.failure
                     yield event
@@ -226,12 +229,18 @@ class OperatorClient:
             raise error_of(failure)
 
     async def _watched(
-        self, action: str, broken: LinkError | None = None, *, known: bool = True
+        self,
+        action: str,
+        broken: LinkError | None = None,
+        *,
+        known: bool = True,
+        recorded: bool = True,
     ) -> AsyncGenerator[ActionEvent, None]:
         """Watch an action to its last event, again and again where the stream breaks.
 
         `broken` is why a stream of it ended before; without it the first try has `patience_s`
-        alone. An action that is not `known` to have begun may turn up for a while.
+        alone. An action that is not `known` to have begun may turn up for a while; one that was
+        announced and not `recorded` has not begun when the next leader does not know it.
         """
         request = operator_pb2.WatchRequest(action=action)
         loop = asyncio.get_running_loop()
@@ -242,6 +251,7 @@ class OperatorClient:
                 async with aclosing(self._events(lambda stub: stub.Watch(request))) as events:
                     async for event in events:
                         give_up_at, turn_up_until = loop.time() + self._rejoin_deadline_s, 0.0
+                        recorded = recorded or event.state != BEFORE_THE_RECORD
                         broken = LinkError(f"the last word was {event.state}", definite=False)
                         yield event
                 return
@@ -252,7 +262,9 @@ class OperatorClient:
                     raise _out_of_sight(action, broken) from error
             except NotFound as error:
                 if known or turn_up_until == 0.0:
-                    raise
+                    if recorded or broken is None:
+                        raise
+                    raise _never_recorded(action, broken) from error
                 if loop.time() >= turn_up_until:
                     raise _without_trace(action, broken) from error
             await asyncio.sleep(pause_s)
@@ -328,6 +340,15 @@ def _out_of_sight(action: str, broken: LinkError) -> LinkError:
         f"the connection broke while following {action}: {broken.what}",
         advice=f"it may go on without us: `allstop show {action}`",
         definite=False,
+    )
+
+
+def _never_recorded(action: str, broken: LinkError) -> LinkError:
+    """Nothing is ordered before the record stands, and no older leader can write it any more."""
+    return LinkError(
+        f"the coordinator that led ended before it had recorded {action}, so it has not begun"
+        f" ({broken.what})",
+        advice="ask again",
     )
 
 

@@ -8,7 +8,7 @@ import random
 import shutil
 import time
 
-from coordinator.core.errors import AllstopError
+from coordinator.core.errors import AllstopError, NotFound
 from coordinator.core.model import RestoreState, Snapshot
 from coordinator.store.keys import Keys
 from coordinator.store.kv import Range
@@ -295,7 +295,10 @@ class Driver:
         """A restored snapshot must go on at its own step, on every rank, for some steps."""
         if action.verb != "restore" or not action.id or action.snapshot in self.verified:
             return
-        record = (await self.world.reader.show(action.id, JOB)).restore
+        try:
+            record = (await self.world.reader.show(action.id, JOB)).restore
+        except NotFound:  # its leader was killed before it had recorded it
+            return
         if record is None or record.state is not RestoreState.RUNNING:
             return
 

@@ -234,6 +234,20 @@ async def test_of_a_lost_request_without_a_trace_nobody_claims_that_it_began_or_
     assert len(service.asked) > 2
 
 
+async def test_of_one_that_was_announced_and_never_recorded_it_is_said_that_it_did_not_begin() -> (
+    None
+):
+    gone = NotFound("no such")
+    service = Scripted(plays("ADMITTING", then=BROKEN), plays(then=NO_LEADER), plays(then=gone))
+    async with serving(service) as address, OperatorClient([address]) as client:
+        went = await follow(client.checkpoint("llm"))
+    assert [event.state for event in went.events] == ["ADMITTING"]
+    assert isinstance(went.error, LinkError)
+    assert went.error.definite
+    assert "has not begun" in went.error.what
+    assert went.error.advice == "ask again"
+
+
 async def test_who_answers_without_a_leader_is_asked_again_for_a_while() -> None:
     told: list[str] = []
     service = Scripted(*[plays(then=NO_LEADER)] * 2, plays("COMMITTED"))
