@@ -158,7 +158,9 @@ async def test_a_rank_that_is_killed_is_named(pair: Pair, phase: str) -> None:
         pair.tell_criu("n1", "slow", "2")
     attempt = pair.checkpoint()
     await attempt.reached("PARKING" if phase == "PARK" else "DUMPING")
-    if phase == "DUMP":
+    if phase == "PARK":  # else both of its worker's ranks may be gone before the shim looks
+        await until("that it is parked", lambda: is_parked(pair, 3))
+    else:
         await until("the stop", lambda: is_stopped(pair, pid))
     kill(pair.host("n1"), pid)
     failure = await attempt.failed()
@@ -167,6 +169,12 @@ async def test_a_rank_that_is_killed_is_named(pair: Pair, phase: str) -> None:
         failure.to_fields()
     )
     await died_and_came_back(pair, attempt.events[0].action, taken.snapshot)
+
+
+async def is_parked(pair: Pair, rank: int) -> bool:
+    view = await pair.job()
+    ranks = [each for worker in view.workers for each in worker.ranks] if view is not None else []
+    return any(each.rank == rank and each.parked for each in ranks)
 
 
 async def is_stopped(pair: Pair, pid: int) -> bool:
