@@ -53,6 +53,7 @@ class Driver:
         self.verified: dict[str, int] = {}  # snapshot -> incarnation in which it went on
         self.kept: list[str] = []  # snapshots whose images are still there
         self.killed = False  # in this round a fault has killed a worker of the job
+        self.homes: set[str] = set()  # where the job's workers were before this round
 
     async def play(self) -> None:
         """All rounds, then everything is mended, and each snapshot that is left is restored."""
@@ -116,7 +117,7 @@ class Driver:
             snapshot = (chance or random.Random(0)).choice(self.unverified() or self.kept)
         plan = "; ".join(map(str, planned)) or "nobody disturbs it"
         self.history.note("round", f"[{number}] {verb} {snapshot}: {plan}", number=number)
-        self.killed = False
+        self.killed, self.homes = False, await self.world.job_nodes()
         action = Action(verb, snapshot, self.choose_deadline_s(verb, chance))
         await asyncio.gather(
             follow(action, self.world.client, self.history),
@@ -159,9 +160,11 @@ class Driver:
         self.history.note("mended", f"  . {fault.kind} {target} is over", target=target)
 
     async def has_worker(self, node: str) -> bool:
-        """Whether the job has a worker there; where nobody can tell, it is assumed."""
-        view = await self.world.job()
-        return view is None or node in view.nodes
+        """Whether the job has a worker there; where nobody can tell, it is assumed.
+
+        While a restore is under way the job is nowhere yet, and what it is to replace still runs.
+        """
+        return node in self.homes | await self.world.job_nodes()
 
     # -- what must follow ----------------------------------------------------------------------
 

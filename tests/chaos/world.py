@@ -279,6 +279,11 @@ class World:
         """The job as an operator sees it; None while it is not known."""
         return next((view for view in await self.views() or () if view.job.job == JOB), None)
 
+    async def job_nodes(self) -> set[str]:
+        """Nodes with a worker of the job; all of them where nobody can tell."""
+        view = await self.job()
+        return set(NODES if view is None else view.nodes)
+
     async def settled(self) -> bool:
         """Whether the coordinator sees every worker of the job and each rank's steps."""
         view = await self.job()
