@@ -139,6 +139,8 @@ class Round:
             assert await ending(replica.address, asking.action) == state
         epoch = int((await new.said(r"leading, epoch (\d+)"))[1])
         for shim in self.shims[:2]:
+            heard = lambda shim=shim: shim.ended is not None or shim.epoch >= epoch  # noqa: E731
+            await shim.until(heard, WAIT_S)
             assert shim.ended is None, shim.ended
             assert shim.epochs[-1] == shim.epoch >= epoch
         async with OperatorClient([self.others[1].address], patience_s=WAIT_S) as client:
