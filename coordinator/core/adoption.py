@@ -27,7 +27,6 @@ from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
     Failure,
-    Phase,
     RestoreRecord,
     RestoreState,
 )
@@ -77,12 +76,8 @@ class Heir:
             return a, inheriting.stop(a, self.now)
         if a.state is AttemptState.PERSISTING and a.members:
             return a, inheriting.persist(a, self.now)
-        if a.state is not AttemptState.COMMITTING:
-            failure = self._orphaned(AttemptFailed.__name__, record)
-            return a, aborting.inherit(a, failure, self.now)
-        a.open_round(Phase.COMMIT, self.policy.commit_s, self.now, capped=False, whom="the store")
-        a.move(a.state, "found while it was being committed; the store is asked how it ended")
-        return a, [a.announce(self.now)]
+        failure = self._orphaned(AttemptFailed.__name__, record)
+        return a, aborting.inherit(a, failure, self.now)
 
     def _orphaned(self, kind: str, record: AttemptRecord | RestoreRecord) -> Failure:
         return Failure(

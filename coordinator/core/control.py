@@ -79,10 +79,9 @@ class Control(Arrivals):
     ) -> list[Command]:
         """Take over what an earlier leader left; see `adoption`.
 
-        `latest_unix_s`: when each job's newest snapshot was committed. For an attempt found in
-        COMMITTING the caller reads the store and then hands in SnapshotCommitted or CommitRefused.
-        Of finished records it is remembered how they ended and what is owed. `damaged`: values
-        that could not be read, each with its job and key; they are shown with the job.
+        `latest_unix_s`: when each job's newest snapshot was committed. Of finished records it is
+        remembered how they ended and what is owed. `damaged`: values that could not be read, each
+        with its job and key; they are shown with the job.
         """
         self._now, self._cause = now, "adopted from the store"
         for error in damaged:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
 from typing import Self
 
 import structlog
@@ -16,14 +15,13 @@ from coordinator.api.watchers import Watchers
 from coordinator.core import events
 from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError, BugError, LinkError, NoLeader
-from coordinator.core.failures import failure_of
-from coordinator.core.model import AttemptRecord, AttemptState, JobRecord, NodeFacts
+from coordinator.core.model import JobRecord, NodeFacts
 from coordinator.core.policy import Policy
 from coordinator.link.hub import Hub
 from coordinator.server.inbox import Inbox
 from coordinator.server.loop import ControlLoop
 from coordinator.server.writer import Writer
-from coordinator.store.port import Loaded, Store
+from coordinator.store.port import Store
 
 log = structlog.get_logger(__name__)
 
@@ -108,7 +106,6 @@ class Reign:
         self._inherited = frozenset(job.job for job in loaded.jobs)
         self._gather_until = self._clock() + GATHER_S
         self._start(self._loop.run, "control loop")
-        self._settle(loaded)
         log.info(
             "leading",
             epoch=self.epoch,
@@ -130,22 +127,6 @@ class Reign:
             if view is not None and view.state not in ("unknown", "incomplete"):
                 break
             await asyncio.sleep(POLL_S)
-
-    def _settle(self, loaded: Loaded) -> None:
-        """Find out whether the commits that an earlier leader left half-way went through."""
-        for attempt in loaded.attempts:
-            if attempt.state is AttemptState.COMMITTING:
-                self._start(partial(self._look, attempt), f"settle {attempt.attempt}")
-
-    async def _look(self, attempt: AttemptRecord) -> None:
-        if await self.writer.find_commit(attempt.job, attempt.attempt) is not None:
-            self.inbox.tell(events.SnapshotCommitted(attempt.attempt))
-            return
-        lost = LinkError(
-            "the coordinator that was committing is gone, and the commit is not in the store",
-            advice="take the checkpoint again",
-        )
-        self.inbox.tell(events.CommitRefused(attempt.attempt, failure_of(lost.at(job=attempt.job))))
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         task = asyncio.create_task(self._guarded(work), name=name)

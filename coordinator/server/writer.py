@@ -319,7 +319,7 @@ class Writer:
                 action=snapshot.snapshot,
                 error=repr(error),
             )
-            if await self.find_commit(snapshot.job, snapshot.snapshot) is None:
+            if await self._find_commit(snapshot.job, snapshot.snapshot) is None:
                 what = error.what if isinstance(error, AllstopError) else repr(error)
                 raise StoreError(
                     f"the commit was tried and is not in the store: {what}",
@@ -327,7 +327,7 @@ class Writer:
                 ) from error
         return events.SnapshotCommitted(snapshot.snapshot)
 
-    async def find_commit(self, job: str, attempt: str) -> Snapshot | None:
+    async def _find_commit(self, job: str, attempt: str) -> Snapshot | None:
         """Ask the store until it knows; ends with the leadership, which cancels this task."""
         pause_s = self._settle_pause_s
         while True:

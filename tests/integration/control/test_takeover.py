@@ -1,6 +1,5 @@
 """A new leader finds what the old one left: commits are settled, everything else is undone."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,14 +7,7 @@ import pytest
 
 from coordinator.api.client import OperatorClient
 from coordinator.core.errors import Fenced, LinkError
-from coordinator.core.model import (
-    AttemptRecord,
-    AttemptState,
-    Cut,
-    JobRecord,
-    Phase,
-    RestoreState,
-)
+from coordinator.core.model import AttemptState, Phase, RestoreState
 from coordinator.server.testing import running_coordinator
 from coordinator.store.memory import Fault, MemoryKeyValue, MemoryStore
 from tests.support.cluster import QUICK, Cluster, cluster, follow
@@ -91,32 +83,6 @@ async def test_a_commit_in_the_balance_is_settled_by_the_next_leader(
         snapshots = await case.client.snapshots("llm")
         assert [each.snapshot for each in snapshots.snapshots] == [action] * committed
         assert snapshots.latest == (action if committed else "")
-
-
-async def test_an_attempt_stored_as_committing_is_settled_by_reading() -> None:
-    kv = MemoryKeyValue()
-    store = MemoryStore(kv)
-    await store.put_job(JobRecord("llm", 2, 2, 1))
-    attempt = AttemptRecord(
-        attempt="llm-20261129-120000-abcdef",
-        job="llm",
-        state=AttemptState.COMMITTING,
-        epoch=store.fence.epoch,
-        incarnation=1,
-        cut=Cut.STEP,
-        stop=False,
-        target=7,
-        deadline_s=60.0,
-        requested_unix_s=1.0,
-        reason="everything is stored",
-        nodes=("node-0", "node-1"),
-    )
-    await store.put_attempt(attempt)
-    async with successor(kv) as case:
-        async with asyncio.timeout(5):
-            went = await follow(case.client.watch(attempt.attempt))
-        assert went.last.state == AttemptState.ABORTED
-        assert "not in the store" in str(went.error)
 
 
 async def test_a_restore_cut_short_is_failed_by_the_next_leader() -> None:

@@ -326,11 +326,12 @@ def test_a_new_leader_waits_for_nodes_only_so_long(world: World) -> None:
 
 
 @pytest.mark.parametrize("went_through", [True, False])
-def test_a_commit_found_half_way_is_settled_by_the_store(world: World, went_through: bool) -> None:
+def test_a_commit_of_an_heir_is_settled_by_the_store(world: World, went_through: bool) -> None:
     until(world, Phase.PERSIST)
     world.store()
-    world.attempts["a1"] = replace(world.attempts["a1"], state=S.COMMITTING)
     world.new_leader()
+    world.answer_all()
+    world.writes.clear()
     assert state(world) is S.COMMITTING
     if went_through:
         world.event(events.SnapshotCommitted("a1"))
