@@ -263,15 +263,21 @@ class Action(Generic[S]):
 
         The answer is not taken yet: handlers check its content first.
         """
-        member = self.members.get(event.worker)
-        if member is None or member.node != event.node:
-            self.ignore(f"worker {event.worker} of this action is not on {event.node}")
+        if not self.is_of_member(event):
             return None
         sent = self.rounds.get(phase)
         if sent is None or event.worker not in sent.awaited:
-            self.ignore(f"{phase} of {member} was answered or given up before")
+            self.ignore(f"{phase} of {self.members[event.worker]} was answered or given up before")
             return None
         return sent
+
+    def is_of_member(self, event: OrderAnswered) -> bool:
+        """Whether an answer comes from the node that its worker is on; noted when it does not."""
+        member = self.members.get(event.worker)
+        if member is None or member.node != event.node:
+            self.ignore(f"worker {event.worker} of this action is not on {event.node}")
+            return False
+        return True
 
     # -- what it tells -------------------------------------------------------------------------
 

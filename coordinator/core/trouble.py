@@ -76,7 +76,7 @@ def of_exit(a: Action[Any], event: WorkerExited, who: str, advice: str) -> Failu
 
 def of_order(a: Action[Any], event: OrderFailed) -> Failure | None:
     """A shim could not do what it was ordered, in its own words; None when it is no member's."""
-    if not _is_members(a, event):
+    if not a.is_of_member(event):
         return None
     return replace(
         event.failure, job=a.job, worker=event.worker, node=event.node, phase=str(event.phase)
@@ -85,7 +85,7 @@ def of_order(a: Action[Any], event: OrderFailed) -> Failure | None:
 
 def of_timer(a: Action[Any], event: OrderAnswered, what: str, advice: str) -> Failure | None:
     """A dead-man timer ran out; None when it is no member's."""
-    if not _is_members(a, event):
+    if not a.is_of_member(event):
         return None
     return Failure(
         kind=a.FAILED_AS.__name__,
@@ -106,11 +106,3 @@ def of_request(a: Action[Any], event: AbortRequested) -> Failure:
         job=a.job,
         phase=a.phase,
     )
-
-
-def _is_members(a: Action[Any], event: OrderAnswered) -> bool:
-    member = a.members.get(event.worker)
-    if member is None or member.node != event.node:
-        a.ignore(f"worker {event.worker} of this action is not on {event.node}")
-        return False
-    return True
