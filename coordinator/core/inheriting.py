@@ -11,7 +11,8 @@ from coordinator.core.attempt import Attempt
 from coordinator.core.commands import Command
 from coordinator.core.committing import settle_stop
 from coordinator.core.events import NodeAttached
-from coordinator.core.model import AttemptState, Phase, WorkerState
+from coordinator.core.model import AttemptState, Phase
+from coordinator.core.owed import lives
 
 S = AttemptState
 
@@ -74,7 +75,7 @@ def _persist(a: Attempt, member: Member, now: float) -> Command:
 
 def on_back_while_stopping(a: Attempt, event: NodeAttached, now: float) -> list[Command]:
     """A node that was away is in reach: whoever still lives there is told to stop."""
-    alive = {s.worker for s in event.workers if _is_to_stop(a, s)}
+    alive = {s.worker for s in event.workers if s.job == a.job and lives(s, a.incarnation)}
     sent = a.rounds[Phase.STOP]
     commands: list[Command] = []
     for worker in a.workers_on(event.facts.node):
@@ -88,7 +89,3 @@ def on_back_while_stopping(a: Attempt, event: NodeAttached, now: float) -> list[
             sent.awaited.pop(worker, None)
     a.move(S.STOPPING, f"{event.facts.node} is in reach; what lives there is told to stop")
     return [*commands, *settle_stop(a, now)]
-
-
-def _is_to_stop(a: Attempt, state: WorkerState) -> bool:
-    return state.job == a.job and state.incarnation == a.incarnation and state.state != "exited"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from coordinator.core.cluster import NOT_ALIVE
 from coordinator.core.commands import SendOrder
 from coordinator.core.model import (
     AttemptRecord,
@@ -62,9 +63,9 @@ def may_be_kept(ended: Record | None) -> bool:
     return isinstance(ended, AttemptRecord) and ended.keep
 
 
-def lives(state: WorkerState) -> bool:
-    """Whether a worker has a process that could be stopped."""
-    return state.state != "exited"
+def lives(state: WorkerState | None, incarnation: int) -> bool:
+    """Whether a worker of just this incarnation is there and could be stopped."""
+    return state is not None and state.incarnation == incarnation and state.state not in NOT_ALIVE
 
 
 @dataclass
@@ -111,8 +112,7 @@ class Owed:
                 keep = may_be_kept(record)
                 found.append(replace(order, kill=kill, keep=keep, incarnation=incarnation))
                 continue
-            state = there.get(place[:2])
-            if state is not None and state.incarnation == record.incarnation and lives(state):
+            if lives(there.get(place[:2]), record.incarnation):
                 found.append(stop_of(place, node, epoch, policy.stop_s))
         return found
 
@@ -122,8 +122,7 @@ class Owed:
         records: list[Record] = []
         for job, worker, action in list(self._at.get(node, {})):
             record = self._debts[action].record
-            state = there.get((job, worker))
-            alive = state is not None and state.incarnation == record.incarnation and lives(state)
+            alive = lives(there.get((job, worker)), record.incarnation)
             paid = None if alive or not stops(record) else self.paid(node, job, worker, action)
             records += [] if paid is None else [paid]
         return records
