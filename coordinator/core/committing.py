@@ -56,9 +56,8 @@ def cut(a: Attempt, now: float) -> list[Command]:
     if not a.stop:
         sent = a.open_round(Phase.RESUME, a.policy.resume_s, now, capped=False)
         commands += a.orders(sent, now, cut=a.cut, target=a.target)
-    extra = a.policy.commit_s + a.policy.stop_s
     persist = a.open_round(
-        Phase.PERSIST, a.policy.persist_s, now, holds=a.stop, hold_extra_s=extra if a.stop else 0.0
+        Phase.PERSIST, a.policy.persist_s, now, holds=a.stop, hold_extra_s=stop_extra_s(a)
     )
     for note in leaving(a.records.values()):
         a.note(note)
@@ -68,6 +67,11 @@ def cut(a: Attempt, now: float) -> list[Command]:
     commands.append(PutAttempt(a.record()))
     commands += a.orders(persist, now, cut=a.cut, target=a.target)
     return [*commands, a.announce(now)]
+
+
+def stop_extra_s(a: Attempt) -> float:
+    """How much longer than PERSIST a worker is held that is to stop: until STOP has come."""
+    return a.policy.commit_s + a.policy.stop_s if a.stop else 0.0
 
 
 def on_resumed(a: Attempt, event: Resumed, now: float) -> list[Command]:

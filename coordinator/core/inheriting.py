@@ -9,7 +9,7 @@ from __future__ import annotations
 from coordinator.core.action import FOREVER, Member, Round
 from coordinator.core.attempt import Attempt
 from coordinator.core.commands import Command
-from coordinator.core.committing import settle_stop
+from coordinator.core.committing import settle_stop, stop_extra_s
 from coordinator.core.events import NodeAttached
 from coordinator.core.model import AttemptState, Phase
 from coordinator.core.owed import lives
@@ -22,7 +22,7 @@ def persist(a: Attempt, now: float) -> list[Command]:
 
     A worker that has let go or lost its images meanwhile says so, and the attempt is undone.
     """
-    a.open_round(Phase.PERSIST, a.policy.adopt_s, now, holds=a.stop, hold_extra_s=_stop_extra_s(a))
+    a.open_round(Phase.PERSIST, a.policy.adopt_s, now, holds=a.stop, hold_extra_s=stop_extra_s(a))
     a.move(S.PERSISTING, "cut by the leader before; its nodes are asked for their images")
     return [a.announce(now)]
 
@@ -32,10 +32,6 @@ def stop(a: Attempt, now: float) -> list[Command]:
     a.open_round(Phase.STOP, a.policy.adopt_s, now, capped=False)
     a.move(S.STOPPING, "committed by the leader before; the workers are told to stop")
     return [a.announce(now)]
-
-
-def _stop_extra_s(a: Attempt) -> float:
-    return a.policy.commit_s + a.policy.stop_s if a.stop else 0.0
 
 
 def on_back(a: Attempt, event: NodeAttached, now: float) -> list[Command]:
@@ -69,7 +65,7 @@ def _persist(a: Attempt, member: Member, now: float) -> Command:
         sent.deadline = min(now + a.policy.persist_s, max(now, a.started + a.deadline_s))
     whole = Round(Phase.PERSIST, now, now + a.policy.persist_s, False, FOREVER, 0, {})
     if a.stop:
-        whole.held_until = whole.deadline + _stop_extra_s(a) + a.policy.margin_s
+        whole.held_until = whole.deadline + stop_extra_s(a) + a.policy.margin_s
     return a.order(member, whole, now, cut=a.cut, target=a.target)
 
 
