@@ -11,7 +11,7 @@ from coordinator.core.cluster import ATTACHED, LEFT, LOST, Stale
 from coordinator.core.commands import AdmitWorker, Command, FenceWorkers, PutAttempt, PutRestore
 from coordinator.core.events import Event
 from coordinator.core.model import AttemptRecord, WorkerState
-from coordinator.core.owed import Owed, Place, may_be_kept, stop_of, stops, undo_of
+from coordinator.core.owed import Owed, may_be_kept, stop_of, stops, undo_of
 from coordinator.core.policy import Policy
 from coordinator.core.questions import Questions
 from coordinator.core.returning import Restore
@@ -71,16 +71,9 @@ class Arrivals(Questions):
         ended = self._running.ended(state.action)
         if stops(ended):
             return [stop_of(place, node, self.epoch, self.policy.stop_s)]
-        return [self._undo(node, place, kill=kill, incarnation=state.incarnation)]
-
-    def _undo(
-        self, node: str, place: Place, *, kill: bool = False, incarnation: int = 0
-    ) -> Command:
-        """What has ended is undone; what is stored goes only if it surely is no snapshot's."""
-        ended = self._running.ended(place[2])
-        keep = may_be_kept(ended)
         order = undo_of(place, node, self.epoch, self.policy.undo_s)
-        return replace(order, kill=kill, keep=keep, incarnation=incarnation)
+        keep = may_be_kept(ended)
+        return [replace(order, kill=kill, keep=keep, incarnation=state.incarnation)]
 
     def _consider(self, node: str, workers: Sequence[WorkerState]) -> list[Command]:
         """Workers that are not of the present run are taken in, refused, or wait."""
