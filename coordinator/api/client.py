@@ -27,7 +27,7 @@ from coordinator.api.values import ActionEvent, Planned, Snapshots
 from coordinator.codec import from_proto, number_of
 from coordinator.core.errors import AllstopError, BadRequest, LinkError, NoLeader, NotFound
 from coordinator.core.failures import error_of
-from coordinator.core.model import Cut, Phase
+from coordinator.core.model import AttemptState, Cut, Phase, RestoreState
 from coordinator.core.view import JobView, NodeView
 from coordinator.link.mapping import error_of_call
 from coordinator.link.options import Keepalive
@@ -36,7 +36,7 @@ from coordinator.store.port import Shown
 
 CALL_DEADLINE_S = 20.0
 REJOIN_DEADLINE_S = 30.0  # a leader's lease, its successor's start, and a busy machine
-BEFORE_THE_RECORD = "ADMITTING"  # of attempts and restores: announced, not yet in the store
+BEFORE_THE_RECORD = (AttemptState.ADMITTING, RestoreState.ADMITTING)  # announced, not yet stored
 LOOK_DEADLINE_S = 5.0  # for a request whose answer was lost to turn up somewhere
 PAUSE_S, PAUSE_MAX_S = 0.1, 1.0
 
@@ -219,7 +219,7 @@ class OperatorClient:
                     raise
                 broken = error
         if broken is not None:
-            recorded = state != BEFORE_THE_RECORD
+            recorded = state not in BEFORE_THE_RECORD
             watched = self._watched(action, broken, known=seen, recorded=recorded)
             async with aclosing(watched) as events:
                 async for event in events:
@@ -251,7 +251,7 @@ class OperatorClient:
                 async with aclosing(self._events(lambda stub: stub.Watch(request))) as events:
                     async for event in events:
                         give_up_at, turn_up_until = loop.time() + self._rejoin_deadline_s, 0.0
-                        recorded = recorded or event.state != BEFORE_THE_RECORD
+                        recorded = recorded or event.state not in BEFORE_THE_RECORD
                         broken = LinkError(f"the last word was {event.state}", definite=False)
                         yield event
                 return
