@@ -65,10 +65,7 @@ class PhaseDuration(click.ParamType[tuple[str, float]]):
         word = phase.strip().upper().replace("-", "_")
         if not found or word not in Phase.__members__:
             self.fail(f"{value!r} is not PHASE=DURATION, such as dump=60s", param, ctx)
-        try:
-            return word, parse_duration(text)
-        except BadRequest as error:
-            self.fail(f"{error.what}. {error.advice}".rstrip(), param, ctx)
+        return word, Duration().convert(text, param, ctx)
 
 
 def duration_text(seconds: float) -> str:
