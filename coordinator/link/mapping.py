@@ -62,13 +62,17 @@ def packed(error: AllstopError) -> bytes:
 
 def unpacked(data: bytes) -> AllstopError:
     """What `packed` packed; a LinkError where that cannot be read."""
+    error = _read(data)
+    return error or LinkError("the other side gave a reason that cannot be read", definite=False)
+
+
+def _read(data: str | bytes) -> AllstopError | None:
     try:
         fields = json.loads(data)
     except ValueError:
-        fields = None
-    if isinstance(fields, dict) and fields.get("kind") in all_kinds():
-        return from_fields(fields)
-    return LinkError("the other side gave a reason that cannot be read", definite=False)
+        return None
+    known = isinstance(fields, dict) and fields.get("kind") in all_kinds()
+    return from_fields(fields) if known else None
 
 
 async def abort_with(context: Abortable, error: AllstopError) -> NoReturn:
@@ -101,13 +105,8 @@ def error_of_call(error: grpc.aio.AioRpcError, address: str) -> AllstopError:
     handler that answered: then only a refused or unreachable address is surely "not done".
     """
     for key, value in error.trailing_metadata() or ():
-        if key == ERROR_METADATA:
-            try:
-                fields = json.loads(value)
-            except ValueError:
-                break
-            if isinstance(fields, dict) and fields.get("kind") in all_kinds():
-                return from_fields(fields)
+        if key == ERROR_METADATA and (told := _read(value)) is not None:
+            return told
     code, text = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlinePassed(
