@@ -9,6 +9,7 @@ long has lost its lease.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import replace
@@ -250,17 +251,27 @@ class Writer:
         await self._put(put, record.job, f"attempt {record.attempt} to {record.state}")
         return events.AttemptStored(record.attempt, record.state)
 
-    async def _put(self, put: Callable[[], Awaitable[None]], job: str, what: str) -> None:
-        """Put a record, and again where nobody knows whether it arrived; a refusal is final."""
+    async def _put(
+        self,
+        put: Callable[[], Awaitable[None]],
+        job: str,
+        what: str,
+        *,
+        tries: int | None = PUT_TRIES,
+    ) -> None:
+        """Put a record, and again where nobody knows whether it arrived; a refusal is final.
+
+        Without a number of `tries` it ends with the leadership, which cancels this task.
+        """
         pause_s, unsure = self._settle_pause_s, False
-        for left in reversed(range(PUT_TRIES)):
+        for tried in itertools.count(1):
             try:
                 await self._bounded(put(), what)
                 return
             except StoreError as error:
                 unsure = unsure_after(error, unsure)
                 error.definite = not unsure
-                if not unsure or not left:
+                if not unsure or tried == tries:
                     raise
                 log.warning("a record is put again", job=job, error=str(error))
             await asyncio.sleep(pause_s)
@@ -279,21 +290,14 @@ class Writer:
 
         Whether the incarnation is raised must be known: a job of another one cannot be saved.
         """
-        record, pause_s, unsure = command.record, self._settle_pause_s, False
-        while True:
-            try:
-                await self._bounded(
-                    self._store.admit_restore(record, command.old_incarnation),
-                    f"restore {record.restore} of job {record.job}",
-                )
-                return events.RestoreAdmitted(record.restore)
-            except StoreError as error:
-                unsure = unsure_after(error, unsure)
-                if not unsure:
-                    raise
-                log.warning("cannot settle the admission yet", job=record.job, error=str(error))
-            await asyncio.sleep(pause_s)
-            pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
+        record = command.record
+        await self._put(
+            lambda: self._store.admit_restore(record, command.old_incarnation),
+            record.job,
+            f"restore {record.restore} of job {record.job}",
+            tries=None,
+        )
+        return events.RestoreAdmitted(record.restore)
 
     async def _put_restore(self, command: commands.PutRestore) -> events.Event:
         record = command.record
@@ -332,9 +336,10 @@ class Writer:
         pause_s = self._settle_pause_s
         while True:
             try:
-                async with asyncio.timeout(self._write_deadline_s):
-                    return await self._store.find_commit(job, attempt)
-            except (StoreError, TimeoutError) as error:
+                return await self._bounded(
+                    self._store.find_commit(job, attempt), f"is {attempt} committed?"
+                )
+            except StoreError as error:
                 log.warning(
                     "cannot settle the commit yet", job=job, action=attempt, error=str(error)
                 )
