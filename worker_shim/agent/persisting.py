@@ -35,7 +35,7 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
         progress=lambda done, total: progress(order, done, total),
         deadline_s=deadline.left_s,
     )
-    worker.note_published(order.action, where)
+    worker.published.add(order.action)
     await asyncio.to_thread(_require_as_dumped, worker, dumped, place)
     await asyncio.to_thread(_require_outlived, worker, dumped, order.action)
     record = replace(

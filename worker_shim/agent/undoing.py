@@ -159,7 +159,7 @@ async def _delete(worker: Worker, action: str, deadline: Deadline, *, stored: bo
         await asyncio.to_thread(drop, worker.job, worker.worker, action)
     if not stored:
         return
-    worker.published.pop(action, None)
+    worker.published.discard(action)
     place = store.place(worker.job, action, worker.worker)
     left_s = deadline.left_s
     deleting = asyncio.ensure_future(store.delete(place))

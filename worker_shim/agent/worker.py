@@ -16,7 +16,7 @@ from coordinator.core.errors import Busy, DriverError, NotReady, Refused, Where
 from coordinator.core.model import Finding, ProgramFile, RankState, WorkerRecord, WorkerState
 from worker_shim.agent.leftovers import Claim
 from worker_shim.agent.ports import HOOK, LOG, PAGE, Drivers, Page
-from worker_shim.agent.recent import LIMIT, Recent
+from worker_shim.agent.recent import Recent
 from worker_shim.agent.strays import kill_strays
 from worker_shim.images.names import checked_name
 from worker_shim.images.port import Manifest
@@ -81,7 +81,7 @@ class Worker:
     undone: Recent = field(default_factory=Recent)
     dumped: dict[str, Dumped] = field(default_factory=dict)
     outlived: set[str] = field(default_factory=set)  # dumps whose worker lived when it was let go
-    published: dict[str, str] = field(default_factory=dict)
+    published: Recent = field(default_factory=Recent)
     restoration: Restoration | None = None
     restored_by: str = ""  # the restore that has killed the old tree and made the present one
     programs: asyncio.Task[tuple[ProgramFile, ...]] | None = None
@@ -329,12 +329,6 @@ class Worker:
             exit_code=self.exit_code,
             action=self.action,
         )
-
-    def note_published(self, action: str, where: str) -> None:
-        """Remember where an action has its images in the store; the oldest of very many goes."""
-        self.published[action] = where
-        if len(self.published) > LIMIT:
-            del self.published[next(iter(self.published))]
 
     @property
     def restorable(self) -> bool:
