@@ -32,7 +32,7 @@ from worker_shim.images.known import TICK_S, KnownFiles
 from worker_shim.images.names import checked_name, inside
 from worker_shim.images.port import Manifest, StoredFile
 from worker_shim.images.priority import go_first, session_goes_first, yield_to_others
-from worker_shim.images.staging import OWNER
+from worker_shim.images.staging import listed
 from worker_shim.images.transfer import Copy, Progress, Transfer, Work, bounded, run_all
 
 PARTIAL = "partial"
@@ -279,13 +279,7 @@ def _write_synced(path: Path, content: bytes) -> None:
 
 
 def _staged_files(staged: Path, half: Path) -> list[Copy]:
-    """Every regular file of the staging place but the owner's mark."""
-    names = sorted(path.relative_to(staged) for path in staged.rglob("*") if path.is_file())
-    return [
-        Copy(staged / name, half / name, str(name), (staged / name).stat().st_size)
-        for name in names
-        if name != Path(OWNER)
-    ]
+    return [Copy(staged / name, half / name, name, size) for name, size in listed(staged).items()]
 
 
 def _store_error(error: OSError, root: Path, *, definite: bool = True) -> DriverError:

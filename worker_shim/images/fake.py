@@ -13,7 +13,7 @@ from coordinator.core.errors import DriverError
 from worker_shim.images import manifest as manifests
 from worker_shim.images.names import inside
 from worker_shim.images.port import Manifest, StoredFile
-from worker_shim.images.staging import OWNER
+from worker_shim.images.staging import listed
 
 
 @dataclass
@@ -117,5 +117,4 @@ class FakeImageStore:
 
 
 def _staged_files(staged: Path) -> dict[str, bytes]:
-    names = sorted(path.relative_to(staged) for path in staged.rglob("*") if path.is_file())
-    return {str(name): (staged / name).read_bytes() for name in names if name != Path(OWNER)}
+    return {name: (staged / name).read_bytes() for name in listed(staged)}
