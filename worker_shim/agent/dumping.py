@@ -10,14 +10,14 @@ from coordinator.core.errors import DriverError, Refused
 from coordinator.core.model import Cut, WorkerRecord
 from worker_shim.agent import holding
 from worker_shim.agent.order import Deadline, Order, Outcome
-from worker_shim.agent.worker import DEAD, Dumped, Worker
+from worker_shim.agent.worker import Dumped, Worker
 from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.files.port import OpenFile
 from worker_shim.images import manifest as manifests
 from worker_shim.images.port import Manifest
 from worker_shim.images.staging import FILES, IMAGES, listed
 from worker_shim.network.port import Sockets
-from worker_shim.process.port import Tree
+from worker_shim.process.port import DEAD, Tree
 
 SETTLE_S_MAX = 5.0
 SETTLE_POLL_S = 0.002
@@ -76,8 +76,7 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     manifest = _manifest(worker, order, open_files)
     staged = await asyncio.to_thread(listed, place)
     deadline.lap("record")
-    living = frozenset((p.pid, p.start_ticks) for p in tree.processes if p.state not in DEAD)
-    worker.dumped[order.action] = Dumped(record, manifest, staged, living)
+    worker.dumped[order.action] = Dumped(record, manifest, staged, tree.living)
     return Outcome(record=record, ranks=worker.ranks)
 
 
@@ -119,9 +118,8 @@ async def _require_whole(
 
 def _require_living(worker: Worker, before: Tree, now: Tree, details: tuple[str, ...] = ()) -> None:
     """Raise naming the processes that were stopped and have ended since: the cause of the rest."""
-    states = {(process.pid, process.start_ticks): process.state for process in now.processes}
-    stopped = [process for process in before.processes if process.state not in DEAD]
-    ended = [p for p in stopped if states.get((p.pid, p.start_ticks), "X") in DEAD]
+    gone = before.living - now.living
+    ended = [p for p in before.processes if (p.pid, p.start_ticks) in gone]
     if not ended:
         return
     names = [f"rank {p.rank} (pid {p.pid})" if p.rank >= 0 else f"pid {p.pid}" for p in ended]

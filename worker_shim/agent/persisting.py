@@ -37,7 +37,7 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
     )
     worker.published.add(order.action)
     await asyncio.to_thread(_require_as_dumped, worker, dumped, place)
-    await asyncio.to_thread(_require_outlived, worker, dumped, order.action)
+    await asyncio.to_thread(_require_outlived, worker, dumped)
     record = replace(
         dumped.record,
         manifest=where,
@@ -46,7 +46,6 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
         held_ms=worker.held_ms,
     )
     del worker.dumped[order.action]
-    worker.outlived.discard(order.action)
     await asyncio.to_thread(drivers.staging.drop, worker.job, worker.worker, order.action)
     return Outcome(record=record)
 
@@ -70,13 +69,13 @@ def _require_as_dumped(worker: Worker, dumped: Dumped, place: Path) -> None:
         raise _changed(worker, f"{more[0]} in staging is not of the dump", f"looked in {place}")
 
 
-def _require_outlived(worker: Worker, dumped: Dumped, action: str) -> None:
+def _require_outlived(worker: Worker, dumped: Dumped) -> None:
     """Whoever was dumped must have lived until the cut, which is over when this order comes.
 
     The kernel of a process that dies tells its peers, and one of them may have been dumped after
     it heard of that: its connection would come back broken.
     """
-    if action not in worker.outlived and not dumped.outlived_by(worker.tree()):
+    if not dumped.outlived and not dumped.outlived_by(worker.tree()):
         raise DriverError(
             "a process of the worker ended after it was dumped and before it was let go",
             where=worker.where,

@@ -65,7 +65,7 @@ async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.require_claimed(order.action)
     dumped, tree = worker.dumped.get(order.action), worker.require_tree()
     if dumped is not None and dumped.outlived_by(tree):
-        worker.outlived.add(order.action)
+        dumped.outlived = True
     deadline.lap("check")
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
     deadline.lap("unlock")
@@ -151,7 +151,6 @@ async def _delete(worker: Worker, action: str, deadline: Deadline, *, stored: bo
     stored is looked up by name: an earlier shim of this node may have put it there and died.
     """
     worker.dumped.pop(action, None)
-    worker.outlived.discard(action)
     drop, store = worker.drivers.staging.drop, worker.drivers.store
     try:
         await worker.stop_copies(action, deadline_s=deadline.left_s)

@@ -30,25 +30,24 @@ log = structlog.get_logger(__name__)
 
 LOG_TAIL_BYTES = 4096
 LAUNCH_S_MAX = 20.0
-DEAD = "ZX"  # a zombie, which CRIU saves too
 FRESH = 0  # incarnation of a launched worker before a coordinator has taken it into a run
 
 Notice = Callable[["Worker"], None]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Dumped:
     """What a dump left behind, until it is in the store."""
 
     record: WorkerRecord
     manifest: Manifest
     staged: Mapping[str, int]  # every file in staging and its size, as the dump left them
-    living: frozenset[tuple[int, int]] = frozenset()  # pid and start of every process then
+    living: frozenset[tuple[int, int]]  # pid and start of every process then
+    outlived: bool = False  # all of these lived when the worker was let go
 
     def outlived_by(self, tree: Tree) -> bool:
         """Whether everyone who was dumped still lives in this tree."""
-        alive = {(p.pid, p.start_ticks) for p in tree.processes if p.state not in DEAD}
-        return self.living <= alive
+        return self.living <= tree.living
 
 
 @dataclass
@@ -80,7 +79,6 @@ class Worker:
     held_ranks: tuple[RankState, ...] = ()  # as HOLD found them: all of these have to park
     undone: Recent = field(default_factory=Recent)
     dumped: dict[str, Dumped] = field(default_factory=dict)
-    outlived: set[str] = field(default_factory=set)  # dumps whose worker lived when it was let go
     published: Recent = field(default_factory=Recent)
     restoration: Restoration | None = None
     restored_by: str = ""  # the restore that has killed the old tree and made the present one

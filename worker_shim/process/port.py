@@ -9,6 +9,8 @@ from typing import Protocol
 
 from coordinator.core.model import Finding
 
+DEAD = "ZX"  # a zombie, which CRIU saves too
+
 
 @dataclass(frozen=True)
 class LaunchSpec:
@@ -46,6 +48,12 @@ class Tree:
     def pids(self) -> tuple[int, ...]:
         """Process ids, the root's first."""
         return tuple(process.pid for process in self.processes)
+
+    @property
+    def living(self) -> frozenset[tuple[int, int]]:
+        """Pid and start of every process that has not ended."""
+        alive = (process for process in self.processes if process.state not in DEAD)
+        return frozenset((process.pid, process.start_ticks) for process in alive)
 
 
 class ProcessDriver(Protocol):
