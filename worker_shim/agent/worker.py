@@ -86,7 +86,7 @@ class Worker:
     watching: asyncio.Task[None] | None = None
     taken: Claim | None = None
     _dropping: set[asyncio.Future[None]] = field(default_factory=set)
-    _copying: dict[str, set[asyncio.Task[None]]] = field(default_factory=dict)
+    _copying: dict[asyncio.Task[None], str] = field(default_factory=dict)  # for which action
 
     def __post_init__(self) -> None:
         """The run directory has the same path on every node: restored processes have it open."""
@@ -248,15 +248,8 @@ class Worker:
 
     def copies(self, action: str, task: asyncio.Task[None]) -> None:
         """This task reads or writes the image store for an action until it ends."""
-        running = self._copying.setdefault(action, set())
-        running.add(task)
-
-        def ended(task: asyncio.Task[None]) -> None:
-            running.discard(task)
-            if not running:
-                self._copying.pop(action, None)
-
-        task.add_done_callback(ended)
+        self._copying[task] = action
+        task.add_done_callback(self._copying.pop)
 
     @property
     def copying(self) -> bool:
@@ -265,9 +258,7 @@ class Worker:
 
     def tell_copies_to_stop(self, action: str = "") -> set[asyncio.Task[None]]:
         """Tell what copies (for an action, or at all) to stop, once; returns what still runs."""
-        told: set[asyncio.Task[None]] = set()
-        for name, tasks in self._copying.items():
-            told |= tasks if action in ("", name) else set()
+        told = {task for task, name in self._copying.items() if action in ("", name)}
         for task in told:
             if not task.cancelling():  # a second time would cut its own cleaning up short
                 task.cancel()
