@@ -170,12 +170,18 @@ class Agent:
             return
         lane.submit(order)
 
+    def _heeds(self, epoch: int, what: str) -> bool:
+        """Whether that leader is obeyed; else the log says that its message is ignored, and why."""
+        try:
+            self._fence.admit(epoch)
+        except AllstopError as error:
+            log.warning(f"{what} ignored", why=str(error))
+            return False
+        return True
+
     def _on_admitted(self, admitted: shim_pb2.Admitted) -> None:
         """The worker is the job's in this incarnation; a coordinator of the past is ignored."""
-        try:
-            self._fence.admit(admitted.epoch)
-        except AllstopError as error:
-            log.warning("admission ignored", why=str(error))
+        if not self._heeds(admitted.epoch, "admission"):
             return
         lane = self._lanes.get((admitted.job, admitted.worker))
         if lane is not None and lane.worker.state:
@@ -185,19 +191,13 @@ class Agent:
 
     def _on_waiting(self, waiting: shim_pb2.Waiting) -> None:
         """Why a worker that was launched is not the job's yet."""
-        try:
-            self._fence.admit(waiting.epoch)
-        except AllstopError as error:
-            log.warning("word ignored", why=str(error))
-            return
-        log.info("not taken in yet", worker=f"{waiting.job}/{waiting.worker}", why=waiting.reason)
+        if self._heeds(waiting.epoch, "word"):
+            worker = f"{waiting.job}/{waiting.worker}"
+            log.info("not taken in yet", worker=worker, why=waiting.reason)
 
     async def _on_fenced(self, fenced: shim_pb2.Fenced) -> None:
         """Kill the workers that are not the job any more; the stream is kept."""
-        try:
-            self._fence.admit(fenced.epoch)
-        except AllstopError as error:
-            log.warning("fence ignored", why=str(error))
+        if not self._heeds(fenced.epoch, "fence"):
             return
         for named in fenced.workers:
             lane = self._lanes.get((named.job, named.worker))
