@@ -16,7 +16,7 @@ class DeadManTimer:
         """`undo(action, held_s)` runs as a task of its own when the time is over."""
         self._undo = undo
         self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Future[None] | None = None
         self.ran_out = asyncio.Event()
         self._until = 0.0
         self._action = ""
@@ -61,10 +61,7 @@ class DeadManTimer:
     def _fire(self, hold_s: float) -> None:
         self._timer = None
         self.ran_out.set()
-        self._task = asyncio.get_running_loop().create_task(self._run(self._action, hold_s))
-
-    async def _run(self, action: str, hold_s: float) -> None:
-        await self._undo(action, hold_s)
+        self._task = asyncio.ensure_future(self._undo(self._action, hold_s))
 
     async def settled(self, *, deadline_s: float) -> None:
         """Wait for an undo that is on its way; for an orderly end of the shim."""
