@@ -43,6 +43,17 @@ def succeed(world: World, order: tuple[str, ...]) -> None:
         world.attach(name)
 
 
+def nobody_comes(world: World, *nodes: str, asked: str = "") -> None:
+    """Another leader waits for these nodes in vain; an operator may have asked it to give up."""
+    for name in nodes:
+        world.nodes[name].attached = False
+    world.new_leader()
+    if asked:
+        world.event(events.AbortRequested(asked, "enough"))
+    world.tick(world.policy.adopt_s)
+    world.settle()
+
+
 def test_a_job_that_was_taken_back_is_not_fenced_by_the_next_leader(whole: World) -> None:
     """CLEARING was recorded, its answer was lost, and that the restore had failed never was."""
     whole.checkpoint("llm", "a1")
@@ -129,13 +140,7 @@ def test_a_release_waits_for_its_nodes_only_so_long(world: World) -> None:
 @pytest.mark.parametrize("asked", [False, True])
 def test_a_release_whose_nodes_never_come_is_given_up(world: World, asked: bool) -> None:
     released(world)
-    for name in ("node-1", "node-3"):
-        world.nodes[name].attached = False
-    world.new_leader()
-    if asked:
-        world.event(events.AbortRequested("r1", "enough"))
-    world.tick(world.policy.adopt_s)
-    world.settle()
+    nobody_comes(world, "node-1", "node-3", asked="r1" if asked else "")
     assert (state(world), world.restores["r1"].owed) == (S.FAILED, (0, 1))
 
 
@@ -196,13 +201,7 @@ def test_a_cut_whose_nodes_do_not_all_come_is_undone(whole: World) -> None:
 def test_a_cut_whose_nodes_never_come_is_given_up(whole: World, asked: bool) -> None:
     attempt_until(whole, Phase.PERSIST)
     whole.store()
-    for name in ("node-1", "node-2"):
-        whole.nodes[name].attached = False
-    whole.new_leader()
-    if asked:
-        whole.event(events.AbortRequested("a1", "enough"))
-    whole.tick(whole.policy.adopt_s)
-    whole.settle()
+    nobody_comes(whole, "node-1", "node-2", asked="a1" if asked else "")
     assert (attempt_state(whole), whole.attempts["a1"].owed) == (A.ABORTED, (0, 1))
 
 
