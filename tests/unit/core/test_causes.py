@@ -4,13 +4,13 @@ Whoever is left of the other workers is ordered UNDO in the very step that learn
 the attempt ends within the phase's deadline and that of UNDO, with one sentence that names whom.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from coordinator.core import commands, events
 from coordinator.core.model import AttemptRecord, AttemptState, Failure, Finding, Phase, Severity
+from tests.support.core_causes import Cause, Causes, name_of, told
 from tests.support.core_checks import running, sent, state, two_and_a_spare, until
 from tests.support.core_world import World
 
@@ -24,8 +24,6 @@ DEADLINES = {
     Phase.DUMP: "dump_s",
     Phase.PERSIST: "persist_s",
 }
-Decided = list[commands.Command]
-Cause = Callable[[World, Phase], Decided]
 
 
 @pytest.fixture
@@ -45,70 +43,28 @@ def reach(world: World, phase: Phase) -> None:
     world.store()
 
 
-# -- the causes: each is about worker 1 on node-2 --------------------------------------------------
-
-
-def deadline(world: World, phase: Phase) -> Decided:
-    """Worker 0 answers, worker 1 does not."""
-    world.answer(next(o for o in sent(world, phase) if o.worker == 0))
-    world.orders = [o for o in world.orders if o.phase is not phase]
-    world.now += getattr(world.policy, DEADLINES[phase])
-    return world.event(events.TimePassed())
-
-
-def death_of_a_rank(world: World, phase: Phase) -> Decided:
-    return world.event(events.WorkerExited("node-2", "llm", 1, 1, -9, "Killed"))
-
-
-def death_of_a_shim(world: World, phase: Phase) -> Decided:
-    world.nodes["node-2"].attached = False
-    world.orders = [o for o in world.orders if o.node != "node-2"]
-    return world.event(events.NodeLost("node-2", "s1", "its stream broke"))
-
-
-def failed_driver(world: World, phase: Phase) -> Decided:
-    order = next(o for o in sent(world, phase) if o.worker == 1)
-    world.orders.remove(order)
-    place = (order.epoch, "node-2", "llm", 1, "a1", phase)
-    return world.event(events.OrderFailed(*place, Failure("DriverError", "it said no", rank=2)))
-
-
-def timer_of_a_shim(world: World, phase: Phase) -> Decided:
-    world.orders = [o for o in world.orders if o.node != "node-2"]
+def let_go(world: World) -> None:
     world.nodes["node-2"].workers[("llm", 1)].held_until = world.now
     world.run_out()
-    return world.event(events.Undone(world.epoch, "node-2", "llm", 1, "a1", 5000))
 
 
-def operators_abort(world: World, phase: Phase) -> Decided:
-    return world.event(events.AbortRequested("a1", "wrong job"))
-
-
+CAUSES = Causes("a1", "node-2", 1, DEADLINES, let_go)
 ABOUT = {
-    deadline: ("worker 1", "node-2"),
-    death_of_a_rank: ("worker 1", "node-2", "signal 9"),
-    death_of_a_shim: ("worker 1", "node-2", "its stream broke"),
-    failed_driver: ("worker 1", "rank 2", "node-2", "it said no"),
-    timer_of_a_shim: ("worker 1", "node-2", "its own timer"),
-    operators_abort: ("wrong job",),
+    CAUSES.deadline: ("worker 1", "node-2"),
+    CAUSES.death_of_a_rank: ("worker 1", "node-2", "signal 9"),
+    CAUSES.death_of_a_shim: ("worker 1", "node-2", "its stream broke"),
+    CAUSES.failed_driver: ("worker 1", "rank 2", "node-2", "it said no"),
+    CAUSES.timer_of_a_shim: ("worker 1", "node-2", "its own timer"),
+    CAUSES.operators_abort: ("wrong job",),
 }
-OUT_OF_REACH = (death_of_a_shim,)
+OUT_OF_REACH = (CAUSES.death_of_a_shim,)
 CELLS = [
     (phase, cause)
     for phase in (*HELD, Phase.PERSIST)
     for cause in ABOUT
     # a worker that dies after the cut takes nothing away; see below
-    if (phase, cause) != (Phase.PERSIST, death_of_a_rank)
+    if (phase, cause) != (Phase.PERSIST, CAUSES.death_of_a_rank)
 ]
-
-
-def name(value: object) -> str:
-    return value.__name__ if callable(value) and not isinstance(value, str) else str(value)
-
-
-def told(decided: Decided) -> set[tuple[str, int]]:
-    undo = [c for c in decided if isinstance(c, commands.SendOrder) and c.phase is Phase.UNDO]
-    return {(o.node, o.worker) for o in undo}
 
 
 def record(world: World) -> AttemptRecord:
@@ -117,12 +73,14 @@ def record(world: World) -> AttemptRecord:
     return found
 
 
-@pytest.mark.parametrize(("phase", "cause"), CELLS, ids=name)
+@pytest.mark.parametrize(("phase", "cause"), CELLS, ids=name_of)
 def test_an_attempt_is_given_up(world: World, phase: Phase, cause: Cause) -> None:
     reach(world, phase)
     began = world.now
     decided = cause(world, phase)
-    alive = {("node-1", 0)} if cause in OUT_OF_REACH else {("node-1", 0), ("node-2", 1)}
+    alive = {("node-1", 0, False)}
+    if cause not in OUT_OF_REACH:
+        alive.add(("node-2", 1, False))
     assert told(decided) == alive
     assert state(world) is S.ABORTING
     assert not [c for c in decided if isinstance(c, commands.CommitSnapshot)]
@@ -143,7 +101,7 @@ def test_an_attempt_is_given_up(world: World, phase: Phase, cause: Cause) -> Non
     assert world.attempts["a1"].owed == (() if len(alive) == 2 else (0, 1)), "told late, but told"
 
 
-@pytest.mark.parametrize(("phase", "cause"), CELLS, ids=name)
+@pytest.mark.parametrize(("phase", "cause"), CELLS, ids=name_of)
 def test_everyone_left_runs_again_at_once(world: World, phase: Phase, cause: Cause) -> None:
     reach(world, phase)
     cause(world, phase)
@@ -222,7 +180,7 @@ def test_a_refused_commit_gives_it_up(world: World, definite: bool) -> None:
     world.writes.clear()
     refused = Failure("StoreError", "the attempt was changed", definite=definite)
     decided = world.event(events.CommitRefused("a1", refused))
-    assert told(decided) == {("node-1", 0), ("node-2", 1)}
+    assert told(decided) == {("node-1", 0, False), ("node-2", 1, False)}
     world.settle()
     assert record(world).reason.startswith("given up in COMMIT: the attempt was changed")
     assert world.attempts["a1"].keep is not definite
@@ -266,7 +224,7 @@ def test_a_node_that_comes_back_after_the_cut_is_told_to_go_on(world: World) -> 
     """It was lost after its images were stored, before RESUME reached it: its worker stands."""
     reach(world, Phase.PERSIST)
     world.answer(next(o for o in sent(world, Phase.PERSIST) if o.worker == 1))
-    death_of_a_shim(world, Phase.PERSIST)
+    CAUSES.death_of_a_shim(world, Phase.PERSIST)
     assert state(world) is S.PERSISTING
     assert world.nodes["node-2"].workers[("llm", 1)].held_by == "a1"
     world.attach("node-2")
@@ -280,7 +238,7 @@ def test_a_node_that_comes_back_after_the_cut_is_told_to_go_on(world: World) -> 
 
 def test_the_sentence_names_whom_the_shims_words_do_not(world: World) -> None:
     reach(world, Phase.DUMP)
-    failed_driver(world, Phase.DUMP)
+    CAUSES.failed_driver(world, Phase.DUMP)
     world.settle()
     assert record(world).reason == (
         "given up in DUMP: it said no (worker 1, rank 2, node-2); the workers in reach run on"
