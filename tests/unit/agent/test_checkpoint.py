@@ -12,6 +12,8 @@ import pytest
 from coordinator.core.model import Finding, Severity
 from tests.unit.agent.fakes import RANK, ROOT
 from tests.unit.agent.rig import INSIDE, OUTSIDE, PEER, SOCKETS, Rig
+from worker_shim.agent import dumping
+from worker_shim.criu.port import DumpStats
 
 
 async def test_a_whole_checkpoint(rig: Rig) -> None:
@@ -151,6 +153,26 @@ async def test_images_that_lack_a_process_are_refused(rig: Rig) -> None:
     rig.images.pids, rig.images.pages = (ROOT, RANK), 0
     assert "no page" in (await rig.order("DUMP", "a2", cut="CUT_STEP")).failure.what
     await rig.done("UNDO", "a2")
+    assert rig.free()
+
+
+async def test_a_tree_that_moves_after_its_dump_is_refused(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = rig.images.dump
+
+    async def woken(root_pid: int, images: Path, *, deadline_s: float) -> DumpStats:
+        stats = await dump(root_pid, images, deadline_s=deadline_s)
+        rig.process.state = "S"  # somebody's SIGCONT
+        return stats
+
+    monkeypatch.setattr(dumping, "SETTLE_S_MAX", 0.01)
+    monkeypatch.setattr(rig.images, "dump", woken)
+    await rig.to("PARK")
+    failure = (await rig.order("DUMP", cut="CUT_STEP")).failure
+    assert "changed while it was dumped" in failure.what
+    assert f"not stopped: [{ROOT}, {RANK}]" in failure.details
+    await rig.done("UNDO")
     assert rig.free()
 
 
