@@ -149,6 +149,14 @@ class Rig:
                 return result
         raise AssertionError(f"no phase {last}")
 
+    async def in_dump(self, epoch: int = 1) -> asyncio.Event:
+        """The lane is taken by a dump of a1 until the event is set."""
+        await self.to("PARK", epoch=epoch)
+        gate = self.images.gate = asyncio.Event()
+        self.give("DUMP", cut="CUT_STEP", epoch=epoch)
+        await asyncio.wait_for(self.images.begun.wait(), 5)
+        return gate
+
     async def back_to(self, last: str, saved: Any, action: str = "r1", **more: Any) -> Any:
         """Restore up to and including this phase."""
         steps: dict[str, dict[str, Any]] = {

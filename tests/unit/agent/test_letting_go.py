@@ -46,15 +46,6 @@ async def until_told(rig: Rig, findings: int) -> None:
             await rig.agent.change(at_most_s=0.5)
 
 
-async def gated_dump(rig: Rig) -> asyncio.Event:
-    """The lane is taken by a dump of a1 until the event is set."""
-    await rig.to("PARK")
-    gate = rig.images.gate = asyncio.Event()
-    rig.give("DUMP", cut="CUT_STEP")
-    await asyncio.wait_for(rig.images.begun.wait(), 5)
-    return gate
-
-
 async def test_a_worker_that_cannot_be_seen_is_let_go_all_the_same(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,7 +127,7 @@ async def test_a_timer_that_lost_the_race_does_nothing(
 
 
 async def test_a_hold_that_waited_is_under_a_timer(rig: Rig) -> None:
-    gate = await gated_dump(rig)
+    gate = await rig.in_dump()
     timer = rig.agent._lane("llm", 0).timer
     rig.give("RESUME")
     since = rig.give("HOLD", "a2", cut="CUT_STEP", hold_s=60.0)
@@ -147,7 +138,7 @@ async def test_a_hold_that_waited_is_under_a_timer(rig: Rig) -> None:
 
 
 async def test_a_turn_never_shortens_the_timer(rig: Rig) -> None:
-    gate = await gated_dump(rig)
+    gate = await rig.in_dump()
     timer = rig.agent._lane("llm", 0).timer
     since = rig.give("GPU_LOCK", hold_s=30.0)
     rig.give("GPU_SAVE", hold_s=90.0)
@@ -157,7 +148,7 @@ async def test_a_turn_never_shortens_the_timer(rig: Rig) -> None:
 
 
 async def test_an_order_that_came_too_late_to_its_turn_is_not_begun(rig: Rig) -> None:
-    gate = await gated_dump(rig)
+    gate = await rig.in_dump()
     since = rig.give("RESUME", deadline_s=0.01)
     await asyncio.sleep(0.03)
     gate.set()
@@ -172,7 +163,7 @@ async def test_an_order_that_came_too_late_to_its_turn_is_not_begun(rig: Rig) ->
 async def test_the_time_of_an_undo_begins_with_its_turn(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
-    gate = await gated_dump(rig)
+    gate = await rig.in_dump()
     given: list[float] = []
     unlock = rig.network.unlock
 

@@ -179,27 +179,15 @@ async def test_a_disk_that_keeps_no_epoch_lets_nobody_act(
 # -- admitted, but not begun when the next leader speaks -------------------------------------------
 
 
-async def behind_a_dump(rig: Rig) -> None:
-    await rig.to("PARK", epoch=OLD)
-    rig.images.gate = asyncio.Event()
-    rig.give("DUMP", cut="CUT_STEP", epoch=OLD)
-    await asyncio.wait_for(rig.images.begun.wait(), 5)
-
-
-def let_it_end(rig: Rig) -> None:
-    assert rig.images.gate is not None
-    rig.images.gate.set()
-
-
 @pytest.mark.parametrize("phase", ["RESUME", "STOP", "UNDO", "HOLD"])
 async def test_an_order_that_waited_while_the_leader_changed_is_not_begun(
     rig: Rig, phase: str
 ) -> None:
-    await behind_a_dump(rig)
+    gate = await rig.in_dump(epoch=OLD)
     action, detail = ("a2", {"cut": "CUT_STEP"}) if phase == "HOLD" else ("a1", {})
     since = rig.give(phase, action, epoch=OLD, **detail)
     rig.agent.on_welcome(shim_pb2.Welcome(epoch=NEW))
-    let_it_end(rig)
+    gate.set()
     answer = await rig.answer(phase, since, action)
     assert answer.failure.kind == "Fenced"
     assert (rig.process.state, rig.page.raised) == ("T", [1])
@@ -208,26 +196,26 @@ async def test_an_order_that_waited_while_the_leader_changed_is_not_begun(
 
 
 async def test_the_new_leader_may_want_the_same(rig: Rig) -> None:
-    await behind_a_dump(rig)
+    gate = await rig.in_dump(epoch=OLD)
     since = rig.give("RESUME", epoch=OLD)
     rig.give("RESUME", epoch=NEW)  # before its turn: one order, of the new leader
-    let_it_end(rig)
+    gate.set()
     assert (await rig.answer("RESUME", since)).epoch == NEW
     assert rig.process.calls.count("go_on") == 1
 
 
 async def test_what_was_refused_in_its_turn_may_be_ordered_again(rig: Rig) -> None:
-    await behind_a_dump(rig)
+    gate = await rig.in_dump(epoch=OLD)
     since = rig.give("RESUME", epoch=OLD)
     rig.agent.on_welcome(shim_pb2.Welcome(epoch=NEW))
-    let_it_end(rig)
+    gate.set()
     assert (await rig.answer("RESUME", since)).failure.kind == "Fenced"
     await rig.done("RESUME", epoch=NEW)
     assert rig.process.calls.count("go_on") == 1
 
 
 async def test_a_fence_that_waited_while_the_leader_changed_kills_nobody(rig: Rig) -> None:
-    await behind_a_dump(rig)
+    gate = await rig.in_dump(epoch=OLD)
     message = shim_pb2.CoordinatorMessage()
     message.fenced.epoch, message.fenced.reason = OLD, "an old leader thought so"
     message.fenced.workers.add(job="llm", worker=0)
@@ -236,7 +224,7 @@ async def test_a_fence_that_waited_while_the_leader_changed_kills_nobody(rig: Ri
         await asyncio.sleep(0)  # its task waits for the lane now
     assert "a1" in rig.worker.undone
     rig.agent.on_welcome(shim_pb2.Welcome(epoch=NEW))
-    let_it_end(rig)
+    gate.set()
     await asyncio.gather(*rig.agent._tasks)
     assert "kill" not in rig.process.calls
     assert (rig.worker.fenced, rig.worker.state) == ("", "stopped")

@@ -90,12 +90,9 @@ async def test_undo_waits_for_a_dump(rig: Rig) -> None:
 
 
 async def test_what_waits_behind_a_dump_is_not_begun_after_an_undo(rig: Rig) -> None:
-    await rig.to("PARK")
-    rig.images.gate = asyncio.Event()
-    rig.give("DUMP", cut="CUT_STEP")
-    await asyncio.wait_for(rig.images.begun.wait(), 5)
+    gate = await rig.in_dump()
     waiting, undoing = rig.give("GPU_LOCK"), rig.give("UNDO")
-    rig.images.gate.set()
+    gate.set()
     assert (await rig.answer("GPU_LOCK", waiting)).failure.kind == "AttemptFailed"
     await rig.answer("UNDO", undoing)
     assert rig.free()
