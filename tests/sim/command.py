@@ -176,9 +176,7 @@ def main(arguments: list[str]) -> int:
     if chosen.seed is not None:
         gc.disable()
         result = simulate(chosen.seed, verbose=not chosen.quiet, focus=focus)
-        result.lines = result.lines if chosen.quiet else []
         print(json.dumps({**asdict(result), "lines": []}))
-        sys.stdout.flush()
         if result.failure and chosen.quiet:
             print("\n".join(result.lines))
         sys.stdout.flush()

@@ -130,9 +130,9 @@ class SimImages(FakeImageDriver):
         )
         machine.world.note(f"{tree} is dumped for {action}{'' if whole else ' (torn)'}")
         if lie == "lie 3":
-            machine.later(0.05, lambda: (images / FILE).unlink(missing_ok=True))
+            machine.world.loop.later(0.05, lambda: (images / FILE).unlink(missing_ok=True))
         if lie == "lie 4":
-            machine.later(0.05, lambda: _cut_short(images / FILE))
+            machine.world.loop.later(0.05, lambda: _cut_short(images / FILE))
         written = 0 if lie == "lie 2" else 100
         return DumpStats(took_ms=10, frozen_ms=8, pages_written=written, image_bytes=4096)
 

@@ -186,6 +186,10 @@ class SimLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
+    def later(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
+        """In so many true seconds, outside of all processes: whoever lives then."""
+        self.at(self.now + seconds, call, *args, context=self.outside.context)
+
     def put_off(self, handle: asyncio.Handle, seconds: float) -> None:
         """Let something that is due wait a little longer."""
         heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), handle))

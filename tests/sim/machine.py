@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,6 @@ from worker_shim.agent.options import ShimOptions, WorkerSpec
 from worker_shim.agent.ports import Drivers
 from worker_shim.agent.run import run_shim
 from worker_shim.network.port import Sockets
-from worker_shim.process.port import Tree as Listing
 from worker_shim.process.port import TreeProcess
 
 if TYPE_CHECKING:
@@ -59,7 +57,6 @@ class Machine:
         self.trees: dict[int, Tree] = {}
         self.starting = ("", 0, 0, 0, "")  # job, worker, ranks, workers, lineage
         self.planned: dict[str, deque[str]] = {}
-        self.lying = 0
         self.slow = 1.0  # its drivers take so many times longer
         self.shim: Process | None = None
         self.shims = 0
@@ -97,11 +94,6 @@ class Machine:
             self.world.note(f"{name} fails on {self.name}")
             raise DriverError(f"told to fail: {name}")
         return how
-
-    def later(self, seconds: float, call: Callable[[], object]) -> None:
-        """Do something to this machine's disk in a moment, whoever lives then."""
-        loop = self.world.loop
-        loop.at(loop.now + seconds, call, context=loop.outside.context)
 
     # -- processes --------------------------------------------------------------------------------
 
@@ -143,10 +135,6 @@ class Machine:
             if t.lineage == tree.lineage
         }
         return sim.sockets_of(tree, others, self.address)
-
-    def listing(self, tree: Tree) -> Listing:
-        """Its processes."""
-        return self.processes.look(tree.root_pid)
 
     # -- the shim ---------------------------------------------------------------------------------
 
@@ -237,7 +225,7 @@ class Machine:
         for claim in self.world.claims.pop(shim, []):
             claim.release()
         if not self.off:
-            self.later(self.world.rng.uniform(*AGAIN_S), self._start_again)
+            self.world.loop.later(self.world.rng.uniform(*AGAIN_S), self._start_again)
 
     def _start_again(self) -> None:
         if not self.up and not self.off:

@@ -41,7 +41,7 @@ class Nemesis:
         self.world, self.rng = world, world.rng
         self.active = False
         self.done: list[str] = []
-        self._kinds: list[Callable[[], None]] = [
+        kinds: list[Callable[[], None]] = [
             self.freeze_replica, self.kill_replica, self.cut_replica_from_store,
             self.freeze_store, self.kill_store, self.lose_answers, self.refuse_writes,
             self.cut_machine, self.slow_machine, self.freeze_shim, self.kill_shim,
@@ -50,10 +50,10 @@ class Nemesis:
             self.slow_votes, self.late_commit, self.move_leader, self.old_orders,
             self.quiet_death,
         ]  # fmt: skip
-        self.kinds = self.rng.sample(self._kinds, self.rng.randint(2, 8))
+        self.kinds = self.rng.sample(kinds, self.rng.randint(2, 8))
         self.left = self.rng.choice((0, 1, 2, 4, 6, 9, 12))
         if focus:
-            self.kinds = [kind for kind in self._kinds if kind.__name__ in focus]
+            self.kinds = [kind for kind in kinds if kind.__name__ in focus]
             self.left = 6
         self.waiting: list[tuple[str, Callable[[], None]]] = []
 
@@ -80,23 +80,17 @@ class Nemesis:
             if self.active and self.rng.random() < 0.5:
                 self.waiting.remove(planned)
                 delay = self.rng.choice((0.0, 0.01, 0.05, 0.3, 1.0)) * self.rng.random()
-                self._later(delay, planned[1])
-
-    def _later(self, seconds: float, call: Callable[[], None]) -> None:
-        loop = self.world.loop
-        loop.at(loop.now + seconds, self._do, call, context=loop.outside.context)
+                self.world.loop.later(delay, self._do, planned[1])
 
     def _do(self, fault: Callable[[], None]) -> None:
-        if self.active or fault not in self._kinds:
-            if fault in self._kinds:
-                self.done.append(fault.__name__)
-                self.world.note(f"fault: {fault.__name__}")
+        if self.active:
+            self.done.append(fault.__name__)
+            self.world.note(f"fault: {fault.__name__}")
             fault()
 
     def _then(self, seconds: float, call: Callable[[], None]) -> None:
         """Take a fault back; not counted as one."""
-        loop = self.world.loop
-        loop.at(loop.now + seconds, call, context=loop.outside.context)
+        self.world.loop.later(seconds, call)
 
     # -- whom -------------------------------------------------------------------------------------
 

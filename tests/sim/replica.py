@@ -67,9 +67,7 @@ class Replica:
         self.process.kill()
         self.reign = None
         if again:
-            loop = self.world.loop
-            when = loop.now + self.world.rng.uniform(*AGAIN_S)
-            loop.at(when, self.start, context=loop.outside.context)
+            self.world.loop.later(self.world.rng.uniform(*AGAIN_S), self.start)
 
     def freeze(self) -> None:
         """SIGSTOP."""

@@ -180,8 +180,7 @@ class Truth:
                 self._put(place, op)
 
     def _by_leader(self, client: str, key: str) -> None:
-        found = self.world.leader_item()
-        name = self.world.name_in(found) if found is not None else "nobody"
+        name = self.world.leader_name()
         if name != client:
             self.violated(3, f"{client} wrote {key} while {name} led")
 

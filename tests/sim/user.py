@@ -57,7 +57,6 @@ class User:
         self.asked = 0
         self.runs = 0
         self.now: Asked | None = None
-        self.stopped_by_us = False
 
     # -- requests ---------------------------------------------------------------------------------
 

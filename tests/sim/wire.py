@@ -337,8 +337,7 @@ class Call:
 
     def _look_later(self, side: str, looked: int) -> None:
         pause_s = KEEPALIVE_S / 4 * self.network.rng.uniform(1.0, 1.3)
-        when = self.loop.now + pause_s
-        self.loop.at(when, self._look, side, looked, context=self.loop.outside.context)
+        self.loop.later(pause_s, self._look, side, looked)
 
     def _look(self, side: str, looked: int) -> None:
         if self.over[side] or not self._silent(side):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import secrets
 import shutil
 import tempfile
@@ -22,9 +23,9 @@ from coordinator.core.action import CLOCK_DRIFT
 from coordinator.core.errors import Busy
 from coordinator.core.policy import Policy
 from coordinator.link.hub import Hub
-from coordinator.store.kv import Item, Range, below
+from coordinator.store.kv import Range, below
 from tests.sim import cause, clock
-from tests.sim.loop import PROCESS, Process, SimLoop
+from tests.sim.loop import DEAD, FROZEN, PROCESS, Process, SimLoop
 from tests.sim.machine import Machine
 from tests.sim.nemesis import STORE, Nemesis
 from tests.sim.replica import ATTACH, Replica
@@ -117,36 +118,30 @@ class World:
         """How long shims of a machine were frozen, in all."""
         machine = self.machines[name]
         shim = machine.shim
-        if shim is None or shim.state == "dead":
+        if shim is None or shim.state == DEAD:
             return machine.frozen_s
-        now = self.loop.now - shim.frozen_at if shim.state == "frozen" else 0.0
+        now = self.loop.now - shim.frozen_at if shim.state == FROZEN else 0.0
         return machine.frozen_s + shim.frozen_s + now
 
-    def leader_item(self) -> Item | None:
-        """The key of whoever leads, as the store has it."""
+    def leader_name(self) -> str:
+        """Who leads, as the store has it."""
         leaders = self.truth.keys.leaders
         found = self.store.kv._find(Range(leaders, below(leaders)))
-        return min(found, key=lambda each: each.create_revision) if found else None
-
-    def name_in(self, item: Item) -> str:
-        """The leader's name in its key's value."""
-        text = item.value.decode()
-        if text.startswith("{"):
-            import json
-
-            return str(json.loads(text)["name"])
-        return text
+        if not found:
+            return "nobody"
+        oldest = min(found, key=lambda each: each.create_revision)
+        return str(json.loads(oldest.value)["name"])
 
     def kill_store(self, seconds: float) -> None:
         """The store dies and comes back over its data."""
-        if self.store.process.state == "dead":
+        if self.store.process.state == DEAD:
             return
         self.store.process.kill()
 
         def again() -> None:
             self.store.restart(Process(self.loop, STORE, STORE, rate=1 + self.drift()))
 
-        self.loop.at(self.loop.now + seconds, again, context=self.loop.outside.context)
+        self.loop.later(seconds, again)
 
     def places(self, spec: JobSpec) -> list[Machine]:
         """Machines for a new run of a job: those that no other job's worker is on."""
