@@ -20,6 +20,11 @@ def two_and_a_spare() -> World:
 def until(world: World, phase: Phase, attempt: str = "a1", **how: object) -> None:
     """Run an attempt until the orders of a phase are out and nobody has answered them."""
     world.checkpoint("llm", attempt, **how)  # type: ignore[arg-type]
+    answer_until(world, phase)
+
+
+def answer_until(world: World, phase: Phase) -> None:
+    """Store and answer everything until the orders of a phase are out."""
     for _ in range(10):
         if any(o.phase is phase for o in world.orders):
             return

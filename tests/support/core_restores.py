@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from coordinator.core.model import Phase, RestoreState
-from tests.support.core_shims import Node, facts
+from tests.support.core_checks import answer_until, two_and_a_spare
 from tests.support.core_world import World
 
 
 def half_lost_world() -> World:
     """A job with a snapshot; the node of its second worker is lost, and there is a spare."""
-    made = World()
-    for name in ("node-1", "node-2", "node-3"):
-        made.node(Node(facts(name)))
-    made.start("llm", ["node-1", "node-2"], ranks=2)
+    made = two_and_a_spare()
     made.checkpoint("llm", "a1")
     made.settle()
     made.lose("node-2", "power cut")
@@ -22,13 +19,7 @@ def half_lost_world() -> World:
 def until(world: World, phase: Phase) -> None:
     """Run a restore until the orders of a phase are out and nobody has answered them."""
     world.restore("llm", "r1", "a1")
-    for _ in range(10):
-        if any(o.phase is phase for o in world.orders):
-            return
-        world.store()
-        if not any(o.phase is phase for o in world.orders):
-            world.answer_all()
-    raise AssertionError(f"{phase} never came")
+    answer_until(world, phase)
 
 
 def state(world: World, restore: str = "r1") -> RestoreState:
