@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-
-import grpc.aio
-import pytest_asyncio
 from allstop.v1 import carrier_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.integration.fuzz.material import damaged, messages
 from tests.integration.fuzz.test_shims import OWN, harmless
-from tests.integration.fuzz.world import ANSWER_S, World, check_error, world
+from tests.integration.fuzz.world import World, speak
 
 PATH = "/allstop.v1.CarrierLink/Carry"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def running() -> AsyncIterator[World]:
-    """One coordinator for all examples: what the first one spoils the later ones see."""
-    async with world() as made:
-        yield made
-
-
-async def speak(channel: grpc.aio.Channel, said: Sequence[bytes]) -> None:
-    """Say all of this on one stream and end it."""
-
-    async def one_by_one() -> AsyncIterator[bytes]:
-        for each in said:
-            yield each
-
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            async for _ in channel.stream_stream(PATH)(one_by_one()):
-                pass
-    except grpc.aio.AioRpcError as error:
-        check_error(error)
 
 
 def hello() -> bytes:
@@ -61,7 +34,7 @@ async def test_any_messages(running: World, data: st.DataObject) -> None:
     kind = messages(carrier_pb2.CarrierMessage, running.snapshot, "evil").map(without_claims)
     drawn = data.draw(st.lists(kind, min_size=1, max_size=3))
     said = [each.SerializeToString() for each in drawn]
-    await speak(running.channel, [hello(), *said] if data.draw(st.booleans()) else said)
+    await speak(running.channel, PATH, [hello(), *said] if data.draw(st.booleans()) else said)
     assert await running.looks() == before
 
 
@@ -74,6 +47,6 @@ async def test_any_bytes(running: World, data: st.DataObject) -> None:
     try:
         carrier_pb2.CarrierMessage.FromString(raw)
     except Exception:
-        await speak(running.channel, [hello(), raw])
-        await speak(running.channel, [raw])
+        await speak(running.channel, PATH, [hello(), raw])
+        await speak(running.channel, PATH, [raw])
     assert await running.looks() == before

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from allstop.v1 import operator_pb2
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,19 +12,12 @@ from hypothesis import strategies as st
 from coordinator.core.errors import BadRequest
 from coordinator.core.model import Phase
 from tests.integration.fuzz.material import damaged, messages
-from tests.integration.fuzz.world import World, call_raw, world
+from tests.integration.fuzz.world import World, call_raw
 from tests.support.cluster import cluster, follow
 from tests.support.fake_shim import Behaviour
 
 METHODS = operator_pb2.DESCRIPTOR.services_by_name["Operator"].methods
 CHANGES = ("Checkpoint", "Restore", "Abort")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def running() -> AsyncIterator[World]:
-    """One coordinator for all examples: what the first one spoils the later ones see."""
-    async with world() as made:
-        yield made
 
 
 def request_of(method: str) -> type[Any]:

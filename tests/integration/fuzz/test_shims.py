@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
 
-import grpc.aio
 import pytest
-import pytest_asyncio
 from allstop.v1 import records_pb2, shim_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +15,7 @@ from coordinator.core.errors import BadRequest
 from coordinator.core.model import AttemptState, Phase
 from coordinator.link.limits import LOG_TAIL_CHARS_MAX, TEXT_CHARS_MAX, check_said
 from tests.integration.fuzz.material import damaged, messages
-from tests.integration.fuzz.world import ANSWER_S, World, check_error, world
+from tests.integration.fuzz.world import World, speak
 from tests.support.cluster import cluster, follow
 from tests.support.fake_node import facts_of
 from tests.support.fake_shim import Behaviour, FakeShim
@@ -26,30 +23,6 @@ from tests.support.fake_shim import Behaviour, FakeShim
 PATH = "/allstop.v1.ShimLink/Attach"
 OWN = ("llm", "node-0", "node-1")  # what this shim may not say of itself: it could be true
 numbers = itertools.count()
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def running() -> AsyncIterator[World]:
-    """One coordinator for all examples: what the first one spoils the later ones see."""
-    async with world() as made:
-        yield made
-
-
-async def speak(channel: grpc.aio.Channel, said: Sequence[bytes]) -> list[bytes]:
-    """Say all of this on one stream, end it, and return what was answered until then."""
-    heard: list[bytes] = []
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            async for message in channel.stream_stream(PATH)(_one_by_one(said)):
-                heard.append(message)
-    except grpc.aio.AioRpcError as error:
-        check_error(error)
-    return heard
-
-
-async def _one_by_one(said: Sequence[bytes]) -> AsyncIterator[bytes]:
-    for each in said:
-        yield each
 
 
 def hello() -> shim_pb2.ShimMessage:
@@ -76,7 +49,7 @@ async def test_any_messages_after_hello(running: World, data: st.DataObject) -> 
     before = await running.looks()
     kind = messages(shim_pb2.ShimMessage, running.snapshot, "evil").map(harmless)
     said = [each.SerializeToString() for each in data.draw(st.lists(kind, min_size=1, max_size=4))]
-    heard = await speak(running.channel, [hello().SerializeToString(), *said])
+    heard = await speak(running.channel, PATH, [hello().SerializeToString(), *said])
     assert shim_pb2.CoordinatorMessage.FromString(heard[0]).HasField("welcome")
     assert await running.looks() == before
 
@@ -86,7 +59,7 @@ async def test_any_messages_after_hello(running: World, data: st.DataObject) -> 
 async def test_any_first_message(running: World, data: st.DataObject) -> None:
     before = await running.looks()
     first = data.draw(messages(shim_pb2.ShimMessage).map(harmless))
-    await speak(running.channel, [first.SerializeToString()])
+    await speak(running.channel, PATH, [first.SerializeToString()])
     assert await running.looks() == before
 
 
@@ -103,7 +76,7 @@ async def test_any_bytes(running: World, data: st.DataObject) -> None:
         readable = False
     first = data.draw(st.booleans())
     if not readable:  # else it might become a claim that could be true
-        await speak(running.channel, [raw] if first else [hello().SerializeToString(), raw])
+        await speak(running.channel, PATH, [raw] if first else [hello().SerializeToString(), raw])
     assert await running.looks() == before
 
 

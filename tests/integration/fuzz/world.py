@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +86,23 @@ def check_error(error: grpc.aio.AioRpcError) -> None:
     assert type(known).__name__ in all_kinds()
     assert not isinstance(known, BugError), told
     assert known.what
+
+
+async def speak(channel: grpc.aio.Channel, path: str, said: Sequence[bytes]) -> list[bytes]:
+    """Say all of this on one stream, end it, and return what was answered until then."""
+    heard: list[bytes] = []
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            async for message in channel.stream_stream(path)(_one_by_one(said)):
+                heard.append(message)
+    except grpc.aio.AioRpcError as error:
+        check_error(error)
+    return heard
+
+
+async def _one_by_one(said: Sequence[bytes]) -> AsyncIterator[bytes]:
+    for each in said:
+        yield each
 
 
 async def call_raw(channel: grpc.aio.Channel, method: str, data: bytes, *, stream: bool) -> bool:
