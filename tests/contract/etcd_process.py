@@ -68,13 +68,68 @@ class Certificates:
         )
 
 
+def etcd_path() -> str:
+    """The etcd that this project has fetched, else the one on the path."""
+    path = ROOT / ".tools" / "bin" / "etcd"
+    return str(path) if path.exists() else "etcd"
+
+
 @dataclass
-class OwnEtcd:
-    """One single-member etcd."""
+class EtcdProcess:
+    """One etcd; what it acknowledged is on its disk."""
 
     folder: Path
+    process: subprocess.Popen[bytes] | None = field(default=None, kw_only=True)
+
+    def launch(self, arguments: list[str]) -> None:
+        """Start it, or start it again on its data; `wait_healthy` waits for it."""
+        setpriv = shutil.which("setpriv")  # so that it ends even if pytest is killed
+        tied = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*tied, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def kill(self) -> None:
+        """End it at once, also when it is paused."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def pause(self) -> None:
+        """Let it answer nothing while its connections stay open."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # until its last thread stands still
+
+    def go_on(self) -> None:
+        """End the pause."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def wait_healthy(self, port: int, within_s: float) -> None:
+        """Ask /health over plain HTTP until the member is healthy."""
+        assert self.process is not None
+        deadline = time.monotonic() + within_s
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
+                    connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+                    answer = b"".join(iter(lambda: connection.recv(4096), b""))
+            except OSError:
+                answer = b""
+            if b'"true"' in answer:
+                return
+            time.sleep(0.05)
+        log = (self.folder / "log").read_text(errors="replace")
+        raise AssertionError(f"the etcd of {self.folder} did not become healthy: {log[-2000:]}")
+
+
+@dataclass
+class OwnEtcd(EtcdProcess):
+    """One single-member etcd."""
+
     certificates: Certificates | None = None
-    process: subprocess.Popen[bytes] | None = None
     ports: list[int] = field(default_factory=lambda: free_ports(3))
 
     @property
@@ -86,9 +141,8 @@ class OwnEtcd:
         """Start it, or start it again, and wait until it serves."""
         _, peer, metrics = self.ports
         peer_url = f"http://127.0.0.1:{peer}"
-        path = ROOT / ".tools" / "bin" / "etcd"
         arguments = [
-            str(path) if path.exists() else "etcd",
+            etcd_path(),
             f"--data-dir={self.folder / 'data'}",
             "--name=own",
             "--unsafe-no-fsync",  # the machine does not crash here, only the process
@@ -107,43 +161,5 @@ class OwnEtcd:
             }
             arguments += [f"--{flag}={self.certificates[name]}" for flag, name in names.items()]
             arguments.append("--client-cert-auth")
-        setpriv = shutil.which("setpriv")  # so that it ends even if pytest is killed
-        tied = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*tied, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-        self._wait(metrics)
-
-    def kill(self) -> None:
-        """End it at once; what it acknowledged is on its disk."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(10)
-
-    def pause(self) -> None:
-        """Let it answer nothing while its connections stay open."""
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # until its last thread stands still
-
-    def go_on(self) -> None:
-        """End the pause."""
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGCONT)
-
-    def _wait(self, port: int) -> None:
-        """Ask /health over plain HTTP until the member is healthy."""
-        assert self.process is not None
-        deadline = time.monotonic() + START_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                with socket.create_connection(("127.0.0.1", port), timeout=2) as connection:
-                    connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
-                    answer = b"".join(iter(lambda: connection.recv(4096), b""))
-            except OSError:
-                time.sleep(0.05)
-                continue
-            if b'"true"' in answer:
-                return
-        raise AssertionError(f"etcd did not start: {(self.folder / 'log').read_text()[-2000:]}")
+        self.launch(arguments)
+        self.wait_healthy(metrics, START_S)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +12,8 @@ from aetcd import rpc
 from coordinator.core.errors import StoreError
 from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
 from coordinator.store.kv import Put
-from tests.contract.etcd_process import free_ports
+from tests.contract.etcd_process import EtcdProcess, etcd_path, free_ports
 
-ROOT = Path(__file__).resolve().parents[3]
 HEALTHY_S = 30.0
 FILLING_BYTES = 1_000_000
 FILLINGS_MAX = 64
@@ -26,41 +21,17 @@ QUOTA_BYTES = 16 << 20
 
 
 @dataclass
-class Member:
-    """One etcd; what it acknowledged is on its disk."""
+class Member(EtcdProcess):
+    """One of them."""
 
     name: str
-    folder: Path
     arguments: list[str]
     endpoint: str
     metrics: int
-    process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, or start it again on its data; `Members.healthy` waits for it."""
-        setpriv = shutil.which("setpriv")  # so that it ends even if pytest is killed
-        tied = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*tied, *self.arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
-    def kill(self) -> None:
-        """End it at once, also when it is paused."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(10)
-
-    def pause(self) -> None:
-        """Let it answer nothing while its connections stay open."""
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-
-    def go_on(self) -> None:
-        """End the pause."""
-        assert self.process is not None
-        os.kill(self.process.pid, signal.SIGCONT)
+        self.launch(self.arguments)
 
 
 @dataclass
@@ -78,13 +49,12 @@ class Members:
         names = [f"m{number}" for number in range(self.size)]
         urls = [f"http://127.0.0.1:{port}" for port in peer]
         cluster = ",".join(f"{name}={url}" for name, url in zip(names, urls, strict=True))
-        path = ROOT / ".tools" / "bin" / "etcd"
         for number, name in enumerate(names):
             folder = self.folder / name
             folder.mkdir(parents=True)
             endpoint = f"http://127.0.0.1:{client[number]}"
             arguments = [
-                str(path) if path.exists() else "etcd",
+                etcd_path(),
                 f"--name={name}",
                 f"--data-dir={folder / 'data'}",
                 "--unsafe-no-fsync",  # the machine does not crash here, only the processes
@@ -97,7 +67,7 @@ class Members:
                 "--log-level=error",
                 *([f"--quota-backend-bytes={self.quota_bytes}"] if self.quota_bytes else []),
             ]
-            self.members.append(Member(name, folder, arguments, endpoint, metrics[number]))
+            self.members.append(Member(folder, name, arguments, endpoint, metrics[number]))
 
     @property
     def endpoints(self) -> list[str]:
@@ -113,7 +83,7 @@ class Members:
     def healthy(self) -> None:
         """Wait until every member says that it serves and knows its leader."""
         for member in self.members:
-            _until_healthy(member)
+            member.wait_healthy(member.metrics, HEALTHY_S)
 
     def stop(self) -> None:
         """End all of them."""
@@ -154,18 +124,12 @@ class Members:
             await kv.close()
 
 
-def _until_healthy(member: Member) -> None:
-    assert member.process is not None
-    deadline = time.monotonic() + HEALTHY_S
-    while time.monotonic() < deadline and member.process.poll() is None:
-        try:
-            with socket.create_connection(("127.0.0.1", member.metrics), timeout=2) as connection:
-                connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
-                answer = b"".join(iter(lambda: connection.recv(4096), b""))
-        except OSError:
-            answer = b""
-        if b'"true"' in answer:
-            return
-        time.sleep(0.05)
-    log = (member.folder / "log").read_text(errors="replace")
-    raise AssertionError(f"{member.name} did not become healthy: {log[-2000:]}")
+@contextmanager
+def started(folder: Path, size: int = 1, *, quota_bytes: int = 0) -> Iterator[Members]:
+    """Members that serve, and that end whatever happens."""
+    members = Members(folder, size, quota_bytes)
+    try:
+        members.start()
+        yield members
+    finally:
+        members.stop()

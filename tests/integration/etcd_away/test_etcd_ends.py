@@ -19,7 +19,7 @@ from coordinator.core.model import AttemptState, Phase
 from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
 from coordinator.store.kv import Put
 from tests.integration.etcd_away.coordinators import CoordinatorProcess, coordinator
-from tests.integration.etcd_away.members import Members
+from tests.integration.etcd_away.members import Members, started
 from tests.integration.etcd_away.stage import JOB, job_at, running, until
 from tests.support.cluster import follow
 
@@ -93,9 +93,7 @@ async def test_the_control_plane_ends_with_its_own_etcd_and_holds_nobody(
 async def test_a_full_disk_ends_etcd_and_costs_nobody_anything(
     tmp_path: Path, small_disk: Path
 ) -> None:
-    members = Members(small_disk / "etcd")
-    try:
-        members.start()
+    with started(small_disk / "etcd") as members:
         async with (
             coordinator(members.endpoints, lease_s=30.0) as leader,
             job_at(tmp_path / "nodes", leader.address) as nodes,
@@ -118,8 +116,6 @@ async def test_a_full_disk_ends_etcd_and_costs_nobody_anything(
             assert went.error is None
             assert went.last.state == AttemptState.COMMITTED
             assert not any(node.let_go_by_itself for node in nodes)
-    finally:
-        members.stop()
 
 
 def fill(path: Path) -> None:

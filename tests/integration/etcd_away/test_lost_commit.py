@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from coordinator.core.model import AttemptState
 from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
 from coordinator.store.records import Records
 from tests.integration.etcd_away.coordinators import CoordinatorProcess, coordinator
-from tests.integration.etcd_away.members import Members
+from tests.integration.etcd_away.members import Members, started
 from tests.integration.etcd_away.nodes import Node
 from tests.integration.etcd_away.proxy import Fate, Proxy
 from tests.integration.etcd_away.stage import JOB, job_at, running, until
@@ -27,14 +27,10 @@ STRUCK_S = 30.0
 
 
 @pytest.fixture
-async def members(tmp_path: Path) -> AsyncIterator[Members]:
+def members(tmp_path: Path) -> Iterator[Members]:
     """One real etcd."""
-    made = Members(tmp_path / "etcd")
-    try:
-        made.start()
+    with started(tmp_path / "etcd") as made:
         yield made
-    finally:
-        made.stop()
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.etcd_away.coordinators import CoordinatorProcess, coordinator
-from tests.integration.etcd_away.members import QUOTA_BYTES, Members
+from tests.integration.etcd_away.members import QUOTA_BYTES, Members, started
 from tests.integration.etcd_away.stage import Case, Stage, staged, until
 from tests.integration.etcd_away.tables import Row, rows
 
@@ -86,9 +86,7 @@ def let_through(stage: Stage, *, but: tuple[str, ...] = ()) -> None:
 
 async def test_paused_shorter_than_the_lease(tmp_path: Path) -> None:
     table = rows("Paused, shorter than the lease")
-    members = Members(tmp_path / "etcd")
-    try:
-        members.start()
+    with started(tmp_path / "etcd") as members:
         async with (
             coordinator(members.endpoints, lease_s=LONG_LEASE_S, policy=PATIENT) as leader,
             staged(tmp_path / "nodes", leader) as stage,
@@ -102,15 +100,11 @@ async def test_paused_shorter_than_the_lease(tmp_path: Path) -> None:
             await heard_out(stage)
             await settled(stage, table)
             assert sum(line.startswith("leading ") for line in leader.lines) == 1
-    finally:
-        members.stop()
 
 
 async def test_killed_and_started_again(tmp_path: Path) -> None:
     table = rows("Killed and started again")
-    members = Members(tmp_path / "etcd")
-    try:
-        members.start()
+    with started(tmp_path / "etcd") as members:
         async with (
             coordinator(members.endpoints, lease_s=LONG_LEASE_S, policy=PATIENT) as leader,
             staged(tmp_path / "nodes", leader) as stage,
@@ -124,16 +118,12 @@ async def test_killed_and_started_again(tmp_path: Path) -> None:
             let_through(stage)
             await heard_out(stage)
             await settled(stage, table)
-    finally:
-        members.stop()
 
 
 @pytest.mark.parametrize("size", [1, 3])
 async def test_away_for_longer_than_the_lease(tmp_path: Path, size: int) -> None:
     table = rows("Away for longer than the lease")
-    members = Members(tmp_path / "etcd", size)
-    try:
-        members.start()
+    with started(tmp_path / "etcd", size) as members:
         async with (
             coordinator(members.endpoints, lease_s=SHORT_LEASE_S, policy=BRIEF) as leader,
             staged(tmp_path / "nodes", leader) as stage,
@@ -157,15 +147,11 @@ async def test_away_for_longer_than_the_lease(tmp_path: Path, size: int) -> None
                 member.go_on()
             await leader.leads(since=before)
             await settled(stage, table)
-    finally:
-        members.stop()
 
 
 async def test_full(tmp_path: Path) -> None:
     table = rows("Full")
-    members = Members(tmp_path / "etcd", quota_bytes=QUOTA_BYTES)
-    try:
-        members.start()
+    with started(tmp_path / "etcd", quota_bytes=QUOTA_BYTES) as members:
         async with (
             coordinator(members.endpoints, lease_s=SHORT_LEASE_S, policy=PATIENT) as leader,
             standby(leader, members) as second,
@@ -180,8 +166,6 @@ async def test_full(tmp_path: Path) -> None:
             await leader.kill()
             await second.leads()
             await settled(stage, {phase: or_never_was(row) for phase, row in table.items()})
-    finally:
-        members.stop()
 
 
 @asynccontextmanager
