@@ -20,6 +20,7 @@ from coordinator.link.mapping import error_of_call
 from coordinator.store.election import Leader
 from tests.support.cluster import cluster, follow
 from tests.support.fake_shim import Behaviour
+from tests.support.operators import serving
 
 WAIT_S = 10.0
 
@@ -46,18 +47,6 @@ class Silent(operator_pb2_grpc.OperatorServicer):
 
 
 @asynccontextmanager
-async def served(service: operator_pb2_grpc.OperatorServicer) -> AsyncIterator[str]:
-    server = grpc.aio.server()
-    operator_pb2_grpc.add_OperatorServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
-
-
-@asynccontextmanager
 async def replica(
     leader: Leader | Callable[[], Leader | None] | None,
     own: Callable[[], OperatorService | None] = lambda: None,
@@ -65,7 +54,7 @@ async def replica(
 ) -> AsyncIterator[str]:
     channels = Channels(connect_deadline_s=2.0)
     ask = leader if callable(leader) else lambda: leader
-    async with served(Forwarding(name, own=own, leader=ask, channels=channels)) as address:
+    async with serving(Forwarding(name, own=own, leader=ask, channels=channels)) as address:
         yield address
     await channels.close()
 
@@ -140,7 +129,7 @@ async def follow_or_raise(client: OperatorClient, action: str) -> None:
 async def test_a_deadline_is_passed_on_and_so_is_leaving() -> None:
     leader = Silent()
     async with (
-        served(leader) as place,
+        serving(leader) as place,
         replica(at(place)) as address,
         grpc.aio.insecure_channel(address) as channel,
         asyncio.timeout(WAIT_S),
@@ -199,7 +188,7 @@ async def test_without_a_leader_to_ask_it_says_so(leader: Leader | None, words: 
 async def test_a_leader_that_dies_in_the_middle_is_no_answer() -> None:
     async with replica(lambda: at(places[-1])) as address:
         places: list[str] = []
-        async with served(Silent()) as place:
+        async with serving(Silent()) as place:
             places.append(place)
             channel = grpc.aio.insecure_channel(address)
             stub = operator_pb2_grpc.OperatorStub(channel)  # type: ignore[no-untyped-call]

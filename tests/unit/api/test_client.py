@@ -4,7 +4,6 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from coordinator.core.model import Failure, Phase
 from coordinator.link.mapping import abort_with
 from tests.support.cluster import cluster, follow
 from tests.support.fake_shim import Behaviour
+from tests.support.operators import serving
 
 Stream = Callable[[Any], AsyncIterator[operator_pb2.ActionEvent]]
 
@@ -87,18 +87,6 @@ async def fails(context: Any, error: Exception) -> None:
     if isinstance(error, AllstopError):
         await abort_with(context, error)
     await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-
-
-@asynccontextmanager
-async def serving(service: Scripted) -> AsyncIterator[str]:
-    server = grpc.aio.server()
-    operator_pb2_grpc.add_OperatorServicer_to_server(service, server)  # type: ignore[no-untyped-call]
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
 
 
 def dead_address() -> str:
