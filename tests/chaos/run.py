@@ -86,8 +86,7 @@ def summary(
     """The numbers of a run, for its last line."""
     attempts = list(checker.finals(seen, AttemptRecord).values())
     restores = list(checker.finals(seen, RestoreRecord).values())
-    unverified = [name for name in driver.snapshots if name not in driver.verified]
-    if unverified:
+    if unverified := driver.unverified():
         history.violation(f"snapshots that were never restored: {unverified}")
     return {
         "attempts": len(attempts),

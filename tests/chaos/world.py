@@ -263,9 +263,7 @@ class World:
             found = await Election(self.kv, "onlooker").leader()
         except AllstopError:
             return ""
-        if found is None:
-            return ""
-        return found[0] if isinstance(found, tuple) else found.name
+        return found.name if found is not None else ""
 
     async def views(self) -> tuple[JobView, ...] | None:
         """All jobs as an operator sees them; None while nobody leads."""
