@@ -20,14 +20,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 from rich.table import Table
 
 from bench.children import Child, cpu_s, open_files_max
 from bench.hosts import JOB
-from bench.links import CA, CERTIFICATE, KEY, VARIABLE, make_certificates
+from bench.links import VARIABLE, make_certificates, own_tls
 from coordinator.api.client import OperatorClient
 from coordinator.core.errors import SetupError
 from coordinator.server.embedded import EmbeddedEtcd, start_etcd
@@ -84,7 +83,7 @@ class Coordination:
     idle_cpu_ms: float  # the same, per second in which nothing happens
     floor_cpu_ms: float  # of the bare echo's server, per as many rounds
     bytes_per_shim: int  # resident, of the coordinator and its fronts
-    messages: int | None  # handled by the leader itself, per checkpoint
+    messages: int  # handled by the leader itself, per checkpoint
     etcd_transactions: int  # per checkpoint
     etcd_keys: int  # written per checkpoint
 
@@ -224,7 +223,7 @@ async def star(
         for host in hosts:
             await host.answer("connect", deadline_s=ATTACH_S_MAX)
         await echo.ask("settle")
-        client = OperatorClient(addresses[:1], **_client_tls(place, tls))
+        client = OperatorClient(addresses[:1], tls=own_tls())
         await stack.enter_async_context(client)
         await _whole(client, shims)
         yield Star(
@@ -237,14 +236,6 @@ async def star(
             empty["resident_bytes"],
             empty["pids"],
         )
-
-
-def _client_tls(place: Path, tls: bool) -> dict[str, Any]:
-    if not tls:
-        return {}
-    from coordinator.link.security import Tls
-
-    return {"tls": Tls(place / CA, place / CERTIFICATE, place / KEY)}
 
 
 def _check_files(shims: int, processes: int) -> None:
@@ -322,7 +313,6 @@ async def measure_size(
             await running.check()
     committed = Spread.of([one["COMMITTED"] for one in heard])
     floor_ms = statistics.median(floors)
-    messages = after["messages"]
     return Coordination(
         shims=shims,
         fronts=fronts,
@@ -341,7 +331,7 @@ async def measure_size(
         idle_cpu_ms=round(idle_cpu_ms, 1),
         floor_cpu_ms=round(floor_cpu_s * 1000 / count, 1),
         bytes_per_shim=(after["resident_bytes"] - running.empty_bytes) // shims,
-        messages=None if messages is None else round((messages - before["messages"]) / count),
+        messages=round((after["messages"] - before["messages"]) / count),
         etcd_transactions=transactions,
         etcd_keys=keys,
     )
@@ -379,12 +369,12 @@ def rows(found: Sequence[Coordination]) -> Iterator[tuple[str, str, str]]:
             f"cut {cut.p50_ms:.0f} / {cut.p99_ms:.0f} ms",
             ", ".join(f"{phase} {took_ms}" for phase, took_ms in one.phases_ms.items()),
         )
-        messages = "" if one.messages is None else f"{one.messages} messages at the leader, "
         yield (
             "  costs",
             f"{one.cpu_ms:.0f} ms of processor, idle {one.idle_cpu_ms:.0f} ms/s, "
             f"{one.bytes_per_shim // 1000} kB a shim",
-            f"{messages}etcd {one.etcd_transactions} transactions, {one.etcd_keys} keys",
+            f"{one.messages} messages at the leader, "
+            f"etcd {one.etcd_transactions} transactions, {one.etcd_keys} keys",
         )
         for missed in one.missed():
             yield "  not reached", missed, ""

@@ -32,7 +32,6 @@ class LeanShim:
     def __init__(self, channel: grpc.aio.Channel, job: str, worker: int, workers: int) -> None:
         """Nothing is sent before `run`."""
         self.attached = asyncio.Event()
-        self.orders = 0
         self.failure = ""
         self._channel = channel
         facts = facts_of(f"node-{worker}", address=f"10.{worker >> 16}.{worker >> 8 & 255}.1")
@@ -54,12 +53,11 @@ class LeanShim:
                 facts=to_proto(facts), workers=[self._worker], session=secrets.token_hex(4)
             )
         )
-        record = to_proto(worker_record(facts, state))
         self._result = shim_pb2.ShimMessage(
             result=shim_pb2.OrderResult(job=job, worker=worker, took_ms=1)
         )
         self._ranks = [to_proto(rank)]
-        self._record = record
+        self._record = to_proto(worker_record(facts, state))
         self._manifest = f"{worker:064x}"
         self._call: Any = None
         self._writing = asyncio.Lock()  # gRPC takes one message of a stream at a time
@@ -76,10 +74,8 @@ class LeanShim:
             while (message := await self._call.read()) is not grpc.aio.EOF:
                 kind = message.WhichOneof("body")
                 if kind == "order":
-                    self.orders += 1
                     await self._write(self._answer(message.order))
                 elif kind == "orders":
-                    self.orders += len(message.orders.orders)
                     answers = [self._answer(order).result for order in message.orders.orders]
                     results = shim_pb2.OrderResults(results=answers)
                     await self._write(shim_pb2.ShimMessage(results=results))

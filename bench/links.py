@@ -16,6 +16,7 @@ import grpc.aio
 
 from coordinator.core.errors import SetupError
 from coordinator.link.options import Keepalive
+from coordinator.link.security import NO_TLS, Tls
 
 VARIABLE = "ALLSTOP_BENCH_TLS"
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
@@ -31,6 +32,14 @@ def _files() -> tuple[bytes, bytes, bytes] | None:
         return None
     ca, key, certificate = (Path(place, name).read_bytes() for name in (CA, KEY, CERTIFICATE))
     return ca, key, certificate
+
+
+def own_tls() -> Tls:
+    """The same files as allstop's own programs take them."""
+    place = os.environ.get(VARIABLE)
+    if not place:
+        return NO_TLS
+    return Tls(Path(place, CA), Path(place, CERTIFICATE), Path(place, KEY))
 
 
 def channel_to(address: str, options: Sequence[tuple[str, int]]) -> grpc.aio.Channel:

@@ -15,14 +15,13 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import structlog
 
 from bench.children import children_of, open_files_max, resident_bytes, serve
-from bench.links import CA, CERTIFICATE, KEY, VARIABLE
 from bench.links import PATIENT as KEEPALIVE
+from bench.links import own_tls
 from coordinator.server.reign import Reign
 from coordinator.server.run import CoordinatorOptions, run_coordinator
 
@@ -57,11 +56,11 @@ class Watched:
     async def look(self) -> Mapping[str, Any]:
         """What it and its children have cost so far."""
         pids = [os.getpid(), *children_of(os.getpid())]
-        hub: Any = self._reign.hub if self._reign is not None else None
+        assert self._reign is not None, "asked before it leads"
         return {
             "resident_bytes": sum(resident_bytes(pid) for pid in pids),
             "pids": pids,
-            "messages": getattr(hub, "messages_handled", None),
+            "messages": self._reign.hub.messages_handled,
         }
 
     async def settle(self) -> Mapping[str, Any]:
@@ -94,11 +93,6 @@ def _options(given: dict[str, Any], watched: Watched) -> CoordinatorOptions:
     def serving(addresses: Any) -> None:
         watched.addresses = tuple(addresses)
 
-    more: dict[str, Any] = {"fronts": given["fronts"]} if given["fronts"] else {}
-    if place := os.environ.get(VARIABLE):
-        from coordinator.link.security import Tls
-
-        more["tls"] = Tls(Path(place, CA), Path(place, CERTIFICATE), Path(place, KEY))
     return CoordinatorOptions(
         listen=(given["listen"],),
         etcd=tuple(given["etcd"]),
@@ -107,7 +101,8 @@ def _options(given: dict[str, Any], watched: Watched) -> CoordinatorOptions:
         keepalive=KEEPALIVE,
         node_lease_s=LEASE_S,
         on_serving=serving,
-        **more,
+        fronts=given["fronts"],
+        tls=own_tls(),
     )
 
 
