@@ -13,6 +13,7 @@ import pytest_asyncio
 from lab import Lab
 from tests.integration.aborts.kit import Patient
 from tests.integration.badluck.kit import NODES
+from tests.integration.badluck.sharing import kept
 
 STORE_BYTES = 4 << 30  # sparse
 
@@ -38,26 +39,16 @@ def file_system(image: Path, at: Path) -> Iterator[None]:
 async def _shared(
     tmp_path_factory: pytest.TempPathFactory, criu_path: str
 ) -> AsyncIterator[Callable[[], Awaitable[Patient]]]:
-    with ExitStack() as stack:
-        made: list[Patient] = []
+    def make(stack: ExitStack) -> Patient:
+        root = tmp_path_factory.mktemp("patient")
+        stack.enter_context(file_system(root / "store.ext4", root / "store"))
+        lab = stack.enter_context(Lab(root / "lab", NODES))
+        made = Patient(lab, root, criu_path)
+        made.prepare()
+        return made
 
-        async def sound() -> Patient:
-            if made and await made[-1].fit():
-                return made[-1]
-            if made:
-                await made[-1].stop()
-                stack.close()
-            root = tmp_path_factory.mktemp("patient")
-            stack.enter_context(file_system(root / "store.ext4", root / "store"))
-            lab = stack.enter_context(Lab(root / "lab", NODES))
-            made.append(Patient(lab, root, criu_path))
-            made[-1].prepare()
-            await made[-1].start()
-            return made[-1]
-
+    async with kept(make) as sound:
         yield sound
-        if made:
-            await made[-1].stop()
 
 
 @pytest_asyncio.fixture

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,11 +73,8 @@ class Condition:
 class Patient(Pair):
     """The job on n0 and n1; each phase can be made to last until `go`."""
 
+    policy: Sequence[str] = POLICY
     frozen: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.policy = POLICY
 
     # -- its life ------------------------------------------------------------------------------
 
@@ -141,7 +138,7 @@ class Patient(Pair):
         await attempt.reached(STATES[phase])
         await (self.stands() if stop or phase is not Phase.PERSIST else self.moves())
         if phase is Phase.DUMP:
-            await until("the dump of n0", self._dumped)
+            await until("the dump of n0", lambda: self.dumped("n0"))
         return attempt
 
     async def restore_in(self, phase: Phase) -> Action:
@@ -170,9 +167,6 @@ class Patient(Pair):
         if wanted and len(self.stopped_on(node)) < wanted:
             return False
         return self.ranks_on(node) == wanted
-
-    async def _dumped(self) -> bool:
-        return "--leave-running" not in self.commands_on("n0")
 
     def go(self) -> None:
         """Nothing waits any more."""
@@ -211,6 +205,10 @@ class Patient(Pair):
             os.close(held)  # and reads its end
 
     # -- what is seen --------------------------------------------------------------------------
+
+    async def dumped(self, node: str) -> bool:
+        """Whether no CRIU dumps there any more."""
+        return "--leave-running" not in self.commands_on(node)
 
     async def attached(self) -> bool:
         """Whether both nodes have a stream to the leader."""
@@ -275,13 +273,17 @@ class Patient(Pair):
         if not lost:
             assert now.connections == before.connections
 
-    async def clean(self, nodes: tuple[str, ...] = NODES) -> None:
-        """Nothing is left of it, neither on these nodes nor in the store."""
+    async def clean_nodes(self) -> None:
+        """Nothing is left of it on the nodes."""
 
         async def nothing() -> bool:
-            return not any(self.left_on(node) for node in nodes)
+            return not any(self.left_on(node) for node in NODES)
 
         await until("clean nodes", nothing)
+
+    async def clean(self) -> None:
+        """Nothing is left of it, neither on the nodes nor in the store."""
+        await self.clean_nodes()
 
         async def published() -> bool:
             return await self.unpublished() == set()

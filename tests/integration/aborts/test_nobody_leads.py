@@ -41,11 +41,7 @@ async def runs_on(patient: Patient, phase: Phase, held: dict[int, int], clock: C
     """With nobody to order it, within the hold deadline and what the undo takes."""
     await patient.moved(held)
     clock.check(MARGIN_S + UNDO_S)
-
-    async def clean() -> bool:
-        return not any(patient.left_on(node) for node in NODES)
-
-    await until("clean nodes", clean)
+    await patient.clean_nodes()
 
 
 async def a_new_leader(patient: Patient, begun: Action) -> str:
@@ -95,7 +91,7 @@ async def test_coordinators_are_killed_between_dump_and_cut(patient: Patient) ->
     held, clock = patient.steps(), Clock(Phase.DUMP)
     patient.signal("control", signal.SIGSTOP)  # it hears no answer any more
     patient.go()
-    await until("the dump of n1", lambda: dumped(patient, "n1"))
+    await until("the dump of n1", lambda: patient.dumped("n1"))
     assert patient.steps() == held
     kill_the_plane(patient)
     await runs_on(patient, Phase.DUMP, held, clock)
@@ -103,10 +99,6 @@ async def test_coordinators_are_killed_between_dump_and_cut(patient: Patient) ->
     assert await a_new_leader(patient, attempt) == "ABORTED"
     await patient.whole()
     await patient.commits()
-
-
-async def dumped(patient: Patient, node: str) -> bool:
-    return "--leave-running" not in patient.commands_on(node)
 
 
 @pytest.mark.parametrize("phase", [Phase.PARK, Phase.DUMP])

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from lab import Lab
 from tests.integration.badluck.kit import NODES, Pair
+from tests.integration.badluck.sharing import kept
 
 Start = Callable[..., Awaitable[Pair]]
 
@@ -19,25 +20,13 @@ Start = Callable[..., Awaitable[Pair]]
 async def _shared(
     tmp_path_factory: pytest.TempPathFactory, criu_path: str
 ) -> AsyncIterator[Callable[[], Awaitable[Pair]]]:
-    """Gives the pair that runs, or a new one when the last test broke it."""
-    with ExitStack() as labs:
-        made: list[Pair] = []
+    def make(stack: ExitStack) -> Pair:
+        root = tmp_path_factory.mktemp("pair")
+        lab = stack.enter_context(Lab(root / "lab", [*NODES, "n2"]))
+        return Pair(lab, root, criu_path)
 
-        async def sound() -> Pair:
-            if made and await made[-1].fit():
-                return made[-1]
-            if made:
-                await made[-1].stop()
-                labs.close()
-            root = tmp_path_factory.mktemp("pair")
-            lab = labs.enter_context(Lab(root / "lab", [*NODES, "n2"]))
-            made.append(Pair(lab, root, criu_path))
-            await made[-1].start()
-            return made[-1]
-
+    async with kept(make) as sound:
         yield sound
-        if made:
-            await made[-1].stop()
 
 
 @pytest_asyncio.fixture
