@@ -39,7 +39,7 @@ class Attempt(Action[AttemptState]):
     answers: dict[int, tuple[RankState, ...]] = field(default_factory=dict)  # ranks at HOLD
     records: dict[int, WorkerRecord] = field(default_factory=dict)
     persisted: set[int] = field(default_factory=set)
-    stopped: set[int] = field(default_factory=set)  # workers that STOP has ended
+    stopped: set[int] = field(default_factory=set)  # workers that have ended since the cut
     held_ms: dict[int, int] = field(default_factory=dict)  # by worker, from Resumed
     cut_recorded: bool = False  # PERSISTING was put: a new leader goes on from there
     snapshot: Snapshot | None = None

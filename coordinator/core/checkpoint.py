@@ -133,7 +133,8 @@ TRANSITIONS: Table[AttemptState] = {
         CommitRefused: Row(aborting.on_commit_refused, _TO),
         AbortRequested: _TOO_LATE,
         TimePassed: Row(committing.on_commit_late, (S.COMMITTING,)),
-        **dict.fromkeys((WorkerExited, OrderFailed, Undone), _STORED),
+        WorkerExited: Row(committing.on_exited_while_committing, (S.COMMITTING,)),
+        **dict.fromkeys((OrderFailed, Undone), _STORED),
         **dict.fromkeys(
             (NodeLost, NodeLeft), Row(committing.on_gone_while_committing, (S.COMMITTING,))
         ),

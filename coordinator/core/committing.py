@@ -143,7 +143,7 @@ def on_committed(a: Attempt, event: SnapshotCommitted, now: float) -> list[Comma
     a.close_round(Phase.COMMIT, now)
     if not a.stop:
         return finish(a, "committed", now)
-    alive = a.in_reach()
+    alive = [member for member in a.in_reach() if member.worker not in a.stopped]
     if not alive:
         return finish(a, "committed, and nobody is left to be stopped", now)
     sent = a.open_round(Phase.STOP, a.policy.stop_s, now, capped=False, members=alive)
@@ -197,6 +197,7 @@ def on_lost(a: Attempt, event: NodeLost | NodeLeft, now: float) -> list[Command]
 
 def on_exited(a: Attempt, event: WorkerExited, now: float) -> list[Command]:
     a.note(f"worker {event.worker} on {event.node} exited with {event.exit_code} after the cut")
+    a.stopped.add(event.worker)
     if Phase.RESUME in a.rounds:
         a.rounds[Phase.RESUME].awaited.pop(event.worker, None)
     return _toward_commit(a, now)
@@ -239,6 +240,12 @@ def on_gone_while_committing(a: Attempt, event: NodeLost | NodeLeft, now: float)
     """Everything is in the store: the node is only remembered as out of reach."""
     for worker in a.lose(event):
         a.note(f"{a.members[worker]} went out of reach while the snapshot was committed")
+    return []
+
+
+def on_exited_while_committing(a: Attempt, event: WorkerExited, now: float) -> list[Command]:
+    """Its images are stored; STOP must not come to whatever is launched under its number."""
+    a.stopped.add(event.worker)
     return []
 
 

@@ -95,6 +95,26 @@ def test_a_node_that_was_away_when_the_others_stopped_is_told_to_stop(world: Wor
     assert {w.state for n in world.nodes.values() for w in n.workers.values()} == {"exited"}
 
 
+@pytest.mark.parametrize("answered", [0, 2])
+def test_stop_does_not_come_to_what_was_launched_under_the_number_of_one_that_ended(
+    world: World, answered: int
+) -> None:
+    """It ends while the images are stored, or while the snapshot is committed."""
+    until(world, Phase.PERSIST, stop=True)
+    for order in sent(world, Phase.PERSIST)[:answered]:
+        world.event(world.answer(order))
+    node = world.nodes["node-2"]
+    old = node.workers[("llm", 1)]
+    world.event(events.WorkerExited("node-2", "llm", 1, old.incarnation, -9, ""))
+    world.orders = [order for order in world.orders if order.phase is Phase.PERSIST]
+    world.answer_all(Phase.PERSIST)
+    world.store()
+    assert [order.node for order in sent(world, Phase.STOP)] == ["node-1"]
+    world.settle()
+    assert state(world) is S.COMMITTED
+    assert world.attempts["a1"].owed == ()
+
+
 def test_a_node_that_is_back_after_the_job_was_stopped_is_told_to_stop(world: World) -> None:
     until(world, Phase.STOP, stop=True)
     world.lose("node-2")
