@@ -31,7 +31,7 @@ _session_nice = 0  # before anybody went first
 def yield_to_others() -> None:
     """Make the calling thread give way to the job, on the processor and on the disk."""
     thread = threading.get_native_id()
-    _set_nice(thread, LATER_NICE)
+    _set_nice(thread, max(LATER_NICE, os.getpriority(os.PRIO_PROCESS, thread)))
     number = _IOPRIO_SET.get(platform.machine())
     if number is not None:
         ctypes.CDLL(None).syscall(number, _WHO_PROCESS, thread, _BEST_EFFORT_LAST)
