@@ -65,7 +65,7 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     try:
         stats = await drivers.images.dump(worker.root_pid, images, deadline_s=deadline.left_s)
     except DriverError as error:
-        _require_living(worker, tree, worker.tree(), error.details)
+        _require_living(worker, tree, worker.tree(), (error.what, *error.details))
         raise
     deadline.lap("criu")
     facts = await asyncio.to_thread(drivers.images.facts, images)

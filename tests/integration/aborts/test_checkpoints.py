@@ -92,8 +92,10 @@ async def test_a_rank_is_killed(patient: Patient, phase: Phase) -> None:
 async def test_a_rank_stands_still(patient: Patient) -> None:
     """SIGSTOP: it does not reach the target; it is named, and the undo wakes it."""
     before, pid = patient.condition(), await patient.pid_of(3)
-    patient.host("n1").run(["kill", "-STOP", str(pid)])
+    patient.tell(3, "stall")  # a step behind the others, who wait for it
     await patient.stands()
+    patient.host("n1").run(["kill", "-STOP", str(pid)])
+    patient.untell(3)
     held, clock = patient.steps(), Clock(Phase.PARK)
     failure = await patient.checkpoint().failed()
     assert (failure.where.rank, failure.where.phase) == (3, "PARK"), failure.to_fields()
