@@ -13,6 +13,7 @@ import os
 import platform
 import statistics
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -27,6 +28,8 @@ HOOK_GOAL_NS = 1000.0
 PAUSE_GOAL = 1.25
 RESTORE_GOAL = 1.5
 PARTS = ("hook", "images", "coordination")
+
+Note = Callable[[str], None]
 
 
 def measure_hook() -> dict[str, Any]:
@@ -50,10 +53,11 @@ def measure_images(rounds: int) -> dict[str, Any]:
     }
 
 
-def measure_coordination(console: Console) -> list[coordination.Coordination]:
+def measure_coordination(console: Console, note: Note) -> list[coordination.Coordination]:
     """Request to commit with instant drivers; sizes that cannot be measured here are left out."""
     sizes = []
     for shims in coordination.SIZES:
+        note(f"coordination, {shims} shims")
         try:
             sizes += asyncio.run(coordination.measure((shims,)))
         except SetupError as error:
@@ -110,12 +114,19 @@ def main() -> None:
     if "images" in chosen and os.geteuid() != 0:
         console.print("images: left out, it needs root")
         chosen = [part for part in chosen if part != "images"]
+    people = Console(stderr=True, highlight=False)
+
+    def note(part: str) -> None:
+        people.print(f"measuring: {part}", style="dim")
+
     if "hook" in chosen:
+        note("hook")
         found["hook"] = measure_hook()
     if "images" in chosen:
+        note(f"pause and restore, {options.rounds} rounds")
         found["images"] = measure_images(options.rounds)
     if "coordination" in chosen:
-        found["coordination"] = measure_coordination(console)
+        found["coordination"] = measure_coordination(console, note)
     show(found, console)
     if options.json:
         sizes = [one.to_fields() for one in found.pop("coordination", ())]
