@@ -30,12 +30,14 @@ class Deployment:
         root: a directory that every host sees at the same path; the image store lies below it.
         options: further options of every `allstop shim`, such as ("--criu", PATH).
         coordinators: what the shims dial; empty: the control host.
+        env: further variables of every process.
     """
 
     lab: Lab
     root: Path
     options: Sequence[str] = ()
     coordinators: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
     plane: subprocess.Popen[Any] | None = None
     replicas: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
     shims: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
@@ -132,7 +134,10 @@ class Deployment:
     ) -> subprocess.Popen[Any]:
         with self.log(name).open("ab") as log:
             return host.popen(
-                argv, env={**os.environ, **(env or {})}, stdout=log, stderr=subprocess.STDOUT
+                argv,
+                env={**os.environ, **self.env, **(env or {})},
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
 
 

@@ -9,11 +9,11 @@ import platform
 import socket
 import struct
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from coordinator.core.errors import SetupError
 from coordinator.core.model import NodeFacts, ProgramFile
+from coordinator.telemetry.version import own_version
 from worker_shim.agent.programs import answer
 from worker_shim.criu.port import ImageDriver
 from worker_shim.images.port import ImageStore
@@ -44,7 +44,7 @@ class NodeProbe:
             memory_free_bytes=0,
             staging_free_bytes=0,
             store=store.identity,
-            shim_version=_version(),
+            shim_version=own_version(),
             boot_id=_boot_id(),
         )
 
@@ -149,10 +149,3 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return f"unknown-{os.getpid()}"
-
-
-def _version() -> str:
-    try:
-        return version("allstop")
-    except PackageNotFoundError:
-        return "unknown"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from allstop.v1 import operator_pb2, records_pb2
 
@@ -89,7 +90,7 @@ async def find(desk: Desk, identity: str) -> Shown:
         stored = Shown()
     except TimeoutError:
         raise StoreError("the store did not answer in time") from None
-    return Shown(stored.snapshot, attempt or stored.attempt, restore or stored.restore)
+    return replace(stored, attempt=attempt or stored.attempt, restore=restore or stored.restore)
 
 
 async def ask_program_files(desk: Desk, snapshot: Snapshot) -> tuple[NodeFacts, ...]:
@@ -177,6 +178,8 @@ async def show(desk: Desk, identity: str) -> operator_pb2.ShowReply:
         reply.attempt.CopyFrom(to_proto(shown.attempt, records_pb2.AttemptRecord))
     if shown.restore is not None:
         reply.restore.CopyFrom(to_proto(shown.restore, records_pb2.RestoreRecord))
+    if shown.timeline is not None:
+        reply.timeline.CopyFrom(to_proto(shown.timeline, records_pb2.Timeline))
     if not reply.ListFields():
         raise NotFound(
             f"there is no snapshot, attempt or restore {identity}",

@@ -22,6 +22,7 @@ EXIT_CODES = {
     12: "etcd did not do what was asked",
     13: "fenced: an older epoch spoke, or a lost node came back",
     14: "this machine lacks something",
+    15: "forbidden: the certificate is not of the role for it",
     70: "a defect of allstop itself",
     INTERRUPTED: "interrupted by Ctrl-C; what was begun goes on (`allstop watch ID`)",
 }

@@ -33,6 +33,8 @@ VERBS = {
     "nodes": ("Look", "All nodes: state, workers, what they have."),
     "snapshots": ("Look", "A job's snapshots, the newest first."),
     "show": ("Look", "All that is known of one snapshot, checkpoint or restore."),
+    "trace": ("Look", "Where the time of a checkpoint or restore went, as a waterfall."),
+    "certs": ("Run", "An authority of your own, and certificates with roles."),
     "bench": ("Try", "Measure what it costs on this machine, beside the floor."),
     "demo": ("Try", "A real two-node job is saved, loses a node, and comes back bit-exact."),
 }

@@ -14,6 +14,8 @@ from coordinator.cli.options import directory, file, option, tls_options
 from coordinator.cli.output import DEFAULT_PORT, SOCKET_NAME, Output, state_directory
 from coordinator.core.errors import BadRequest, SetupError
 
+DEFAULT_HTTP = "127.0.0.1:7412"
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -54,6 +56,10 @@ def replica_options(function: Function) -> Function:
                 "--peer", default="", metavar="ADDR",
                 help="With --fronts: what this one itself listens on, for the carriers of others."
                 "  [default: a free port]",
+            ),
+            option(
+                "--http", default=DEFAULT_HTTP, metavar="ADDR", show_default=True,
+                help="host:port of the page to look at and of /metrics; empty: neither.",
             ),
             directory("--state-dir", help="[default: ~/.local/state/allstop]"),
             option("--name", default="", help="Of this replica.  [default: host name and pid]"),
@@ -106,6 +112,8 @@ def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> 
         advertise=replica["advertise"],
         fronts=replica["fronts"],
         peer=replica["peer"],
+        http=replica["http"],
+        http_must=replica["http"] != DEFAULT_HTTP,
         tls=output.tls,
         etcd=endpoints,
         etcd_ca=replica["etcd_ca"],
@@ -118,6 +126,7 @@ def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> 
         prefix=replica["prefix"],
         policy=replica["policy"],
         on_serving=lambda places: output.note(f"listening on {', '.join(places)}"),
+        on_page=lambda url: output.note(f"page and metrics at {url}"),
         on_leading=lambda epoch: output.note(f"leading, epoch {epoch}"),
         **more,
     )

@@ -47,6 +47,10 @@ def node_options(function: Function) -> Function:
                 help="[default: that of `make tools`, then the one in PATH]",
             ),
             option(
+                "--metrics", default="", metavar="ADDR",
+                help="host:port that answers Prometheus.  [default: nobody does]",
+            ),
+            option(
                 "--linger", "linger_s", type=Duration(), metavar="DURATION",
                 help="How long the shim of a failed worker waits for a restore.",
             ),
@@ -147,6 +151,7 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
         server_name=output.tls.server_name,
         store_dir=node["store"].absolute(),
         address=node["address"],
+        metrics=node["metrics"],
         **_given(
             staging_dir=node["staging"] and node["staging"].absolute(),
             run_dir=node["run_dir"] and node["run_dir"].absolute(),

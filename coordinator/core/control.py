@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coordinator.core import checkpoint, events, restore
+from coordinator.core.action import FOREVER
 from coordinator.core.admission import admit_attempt, admit_restore
 from coordinator.core.adoption import HAVE_ENDED, Heir, id_of, later
 from coordinator.core.arrivals import Arrivals, kind_of, put
@@ -131,6 +132,12 @@ class Control(Arrivals):
     def next_wakeup(self) -> float | None:
         """When to hand in TimePassed at the latest; None while nothing is awaited."""
         return self._running.next_wakeup()
+
+    def held_until(self, action: str) -> float | None:
+        """When the first dead-man timer of a running action may run out; None: nothing is held."""
+        running = self._running.get(action)
+        rounds = running.rounds.values() if running is not None else ()
+        return min((each.sure_until for each in rounds if each.held_until != FOREVER), default=None)
 
     # -- requests ------------------------------------------------------------------------------
 

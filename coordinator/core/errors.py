@@ -6,6 +6,7 @@
     │   ├── Busy                5  ABORTED             another attempt or restore has the job
     │   ├── NotReady            3  FAILED_PRECONDITION preflight, worker missing, no hook
     │   ├── NoPlan              6  FAILED_PRECONDITION no set of nodes fits the snapshot
+    │   ├── Forbidden          15  PERMISSION_DENIED   the certificate is not of the role for it
     │   └── BadRequest          2  INVALID_ARGUMENT    the request itself makes no sense
     ├── AttemptFailed           7  ABORTED             a checkpoint was tried and undone
     │   └── DeadlinePassed      8  DEADLINE_EXCEEDED   somebody was awaited in vain
@@ -145,6 +146,13 @@ class NoPlan(Refused):
     """No set of nodes fits the snapshot; `details` holds every reason for every node."""
 
     exit_code = 6
+
+
+class Forbidden(Refused):
+    """Whoever asks may not: the certificate is not of the role, or not of the node."""
+
+    exit_code = 15
+    grpc_status = "PERMISSION_DENIED"
 
 
 class BadRequest(Refused):

@@ -64,6 +64,7 @@ class Hub:
         tell: Callable[[events.Event], None],
         *,
         progressed: Callable[[shim_pb2.Progress], None] = lambda progress: None,
+        answered: Callable[[str, shim_pb2.OrderResult], None] = lambda node, result: None,
         check: Callable[[], None] = always,
         behind: Callable[[], bool] = lambda: False,
         report_interval_ms: int = REPORT_INTERVAL_MS,
@@ -71,7 +72,8 @@ class Hub:
         """`tell` must not block: losses may not wait behind a full queue.
 
         `check` raises Fenced once the right to lead has ended: nothing is sent then, whenever it
-        was decided. `behind` tells carriers to read their shims more slowly.
+        was decided. `behind` tells carriers to read their shims more slowly. `answered` hears of
+        each answer beside the core, after it.
         """
         self.epoch = epoch
         self.coordinator = coordinator
@@ -81,6 +83,7 @@ class Hub:
         self.messages_handled = 0  # of carriers, signs of life not counted
         self._tell = tell
         self._progressed = progressed
+        self._was_answered = answered
         self._branches: dict[Branch, None] = {}
         self._places: dict[str, Place] = {}
         self._hellos: OrderedDict[str, tuple[str, int]] = OrderedDict()  # node -> its last Hello
@@ -173,6 +176,7 @@ class Hub:
     def _heard(self, place: Place, kind: str | None, message: shim_pb2.ShimMessage) -> None:
         if kind == "result":
             self._tell(wire.result_event(place.node, message.result))
+            self._was_answered(place.node, message.result)
         elif kind == "report":
             self._tell(wire.report_event(place.node, place.session, message.report))
         elif kind == "exited":

@@ -23,6 +23,8 @@ FINDINGS_MAX = 256
 TEXT_CHARS_MAX = 2_000
 LINES_MAX = 40
 LOG_TAIL_CHARS_MAX = 4_096
+LAPS_MAX = 32
+PART_CHARS_MAX = 32
 
 
 def check_said(message: shim_pb2.ShimMessage) -> None:
@@ -91,6 +93,8 @@ def _result(result: shim_pb2.OrderResult) -> None:
     _number("held_ms", result.held_ms, MS_MAX)
     _ranks(result.ranks)
     _findings(result.findings)
+    _number("took_ms", result.took_ms, MS_MAX)
+    _laps(result)
     if result.HasField("failure"):
         failure = result.failure
         failure.what, failure.advice = _cut(failure.what), _cut(failure.advice)
@@ -106,6 +110,17 @@ def _result(result: shim_pb2.OrderResult) -> None:
         _number("held_ms", record.held_ms, MS_MAX)
         _number("dump_ms", record.dump_ms, MS_MAX)
         _ranks(record.ranks)
+
+
+def _laps(result: shim_pb2.OrderResult) -> None:
+    del result.laps[LAPS_MAX:]
+    for lap in result.laps:
+        _number("took_ms of a lap", lap.took_ms, MS_MAX, least=-MS_MAX)
+        lap.part = lap.part[:PART_CHARS_MAX]
+    del result.arrivals[WORKERS_PER_NODE_MAX:]
+    for arrival in result.arrivals:
+        _number("rank", arrival.rank, RANKS_MAX - 1)
+        _number("after_ms", arrival.after_ms, MS_MAX)
 
 
 def _cut(text: str) -> str:

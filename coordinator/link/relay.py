@@ -19,10 +19,12 @@ from coordinator.link.hub import Branch, Hub
 from coordinator.link.mapping import abort_with, error_of_call
 from coordinator.link.names import check_name
 from coordinator.link.stream import Outbox, Right, always
+from coordinator.security.guard import check
 from coordinator.store.election import Leader
 
 log = structlog.get_logger(__name__)
 
+CARRY = "/allstop.v1.CarrierLink/Carry"
 WELCOME_S = 5.0
 BEAT_S = 2.0  # a carrier with nothing to say gives a sign of life
 CARRIER_LEASE_S = 15.0
@@ -84,6 +86,7 @@ class RelayService(carrier_pb2_grpc.CarrierLinkServicer):
     ) -> AsyncIterator[carrier_pb2.LeaderMessage]:
         """One carrier's stream, from its CarrierHello to loss or the end of this leadership."""
         try:
+            check(context, CARRY)
             hub = self._hub()
             hello = await self._hello(request_iterator)
             outbox: Outbox[carrier_pb2.LeaderMessage] = Outbox(self._outgoing_max)

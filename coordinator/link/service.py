@@ -17,11 +17,13 @@ from coordinator.link.carrier import HELLO_DEADLINE_S, Carrier
 from coordinator.link.mapping import abort_with
 from coordinator.link.names import check_name
 from coordinator.link.stream import ShimStream
+from coordinator.security.guard import check
 
 log = structlog.get_logger(__name__)
 
 NODE_LEASE_S = 20.0  # shims report every second; a loaded machine may keep one from it
 BEHIND_PAUSE_S = 0.05
+ATTACH = "/allstop.v1.ShimLink/Attach"
 
 
 class LinkService(shim_pb2_grpc.ShimLinkServicer):
@@ -48,6 +50,7 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
         """One shim's stream, from Hello to Goodbye or loss."""
         try:
             hello = await self._hello(request_iterator)
+            check(context, ATTACH, node=hello.facts.node)
             stream = self._carrier.attach(hello)
         except AllstopError as error:
             await abort_with(context, error)

@@ -24,6 +24,7 @@ from coordinator.core.model import (
     WorkerState,
 )
 from coordinator.link.names import check_name
+from coordinator.telemetry.spans import traceparent
 
 # -- orders --------------------------------------------------------------------------------------
 
@@ -105,6 +106,7 @@ def order_message(order: commands.SendOrder) -> shim_pb2.CoordinatorMessage:
     body.phase = number_of(order.phase)
     body.deadline_ms = max(1, round(order.deadline_s * 1000))
     body.hold_ms = max(0, round(order.hold_s * 1000))
+    body.traceparent = traceparent(order.action, order.phase)
     detail = _DETAIL.get(order.phase)
     if detail is not None:
         detail(order, body)

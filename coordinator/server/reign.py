@@ -12,16 +12,19 @@ import structlog
 
 from coordinator.api.desk import Desk
 from coordinator.api.watchers import Watchers
-from coordinator.core import events
+from coordinator.core import commands, events
 from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError, BugError, LinkError, NoLeader
 from coordinator.core.model import JobRecord, NodeFacts
 from coordinator.core.policy import Policy
+from coordinator.core.view import JobView
 from coordinator.link.hub import Hub
 from coordinator.server.inbox import Inbox
 from coordinator.server.loop import ControlLoop
 from coordinator.server.writer import Writer
 from coordinator.store.port import Store
+from coordinator.telemetry.metrics import JobNow, Now
+from coordinator.telemetry.observer import Observer, Telemetry
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +51,7 @@ class Reign:
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         successor: bool = False,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """Nothing runs before `begin`. `check` raises Fenced once the right to lead has ended.
 
@@ -58,15 +62,17 @@ class Reign:
         self.control = Control(epoch=epoch, coordinator=coordinator, policy=policy)
         self.inbox = Inbox()
         self.watchers = Watchers()
+        self.writer = Writer(store, self.inbox.tell, self.stop, self._job)
+        self._observer = Observer(telemetry or Telemetry(), self.writer.keep)
         self.hub = Hub(
             epoch,
             coordinator,
             self.tell,
             progressed=self.watchers.progressed,
+            answered=self._observer.answered,
             check=check,
             behind=lambda: self.inbox.behind,
         )
-        self.writer = Writer(store, self.inbox.tell, self.stop, self._job)
         self.desk = Desk(
             self.control, store, self.hub, self.watchers, self.tell, gathered=self.gathered
         )
@@ -75,7 +81,7 @@ class Reign:
             self.inbox,
             self.hub,
             self.writer,
-            self.watchers,
+            self,
             check=check,
             clock=clock,
         )
@@ -145,6 +151,41 @@ class Reign:
 
     def _job(self, job: str) -> JobRecord | None:
         return self.control.job(job)
+
+    def now(self) -> Now:
+        """How things are, for the metrics."""
+        return Now(
+            leading=True,
+            epoch=self.epoch,
+            connected=len(self.hub.nodes),
+            carriers=len(self.hub.carriers),
+            jobs=tuple(self._job_now(view) for view in self.control.jobs()),
+        )
+
+    def _job_now(self, view: JobView) -> JobNow:
+        ranks = [rank for worker in view.workers for rank in worker.ranks]
+        until = self.control.held_until(view.action) if view.action else None
+        return JobNow(
+            job=view.job.job,
+            state=view.state,
+            ranks=len(ranks),
+            parked=sum(rank.parked for rank in ranks),
+            step=view.step,
+            latest_unix_s=view.latest_unix_s,
+            hold_left_s=None if until is None else max(0.0, until - self._clock()),
+        )
+
+    # -- who is told ------------------------------------------------------------------------
+
+    def announce(self, announce: commands.Announce) -> None:
+        """Tell whoever watches, then whoever keeps count."""
+        self.watchers.announce(announce)
+        self._observer.announced(announce)
+
+    def refuse(self, refuse: commands.Refuse) -> None:
+        """Tell the asker, then whoever keeps count."""
+        self.watchers.refuse(refuse)
+        self._observer.refused(refuse)
 
     # -- events ------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from coordinator.store.election import Election
 from coordinator.store.election import Leadership as Right
 from coordinator.store.kv import KeyValue
 from coordinator.store.records import Records
+from coordinator.telemetry.observer import Telemetry
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,7 @@ class Replica:
         policy: Policy,
         prefix: str = "/allstop",
         on_leading: Callable[[int], None] | None = None,
+        telemetry: Telemetry | None = None,
     ) -> None:
         """`on_leading` gets the epoch each time this replica leads."""
         self._name = name
@@ -45,6 +47,7 @@ class Replica:
         self._policy = policy
         self._prefix = prefix
         self._on_leading = on_leading
+        self._telemetry = telemetry or Telemetry()
 
     async def run(self) -> None:
         """Raises BugError when a reign ended by a defect; everything else is tried again."""
@@ -77,6 +80,7 @@ class Replica:
             policy=self._policy,
             check=right.check,
             successor=True,
+            telemetry=self._telemetry,
         )
         right.on_lost(lambda reason: reign.stop(Fenced(f"epoch {right.epoch} ended: {reason}")))
         try:

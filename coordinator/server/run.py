@@ -15,7 +15,7 @@ import structlog
 from coordinator.api.channels import OWN_POOL
 from coordinator.api.forwarding import Forwarding
 from coordinator.api.service import OperatorService
-from coordinator.core.errors import BadRequest
+from coordinator.core.errors import BadRequest, SetupError
 from coordinator.core.policy import Policy
 from coordinator.link.carrier import Carrier
 from coordinator.link.names import check_name
@@ -33,6 +33,10 @@ from coordinator.server.replica import Replica
 from coordinator.server.serving import Seat, Serving, start_serving
 from coordinator.store.election import TTL_S, Election, Leader
 from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
+from coordinator.store.kv import KeyValue
+from coordinator.store.timed import TimedKeyValue
+from coordinator.telemetry.metrics import Now
+from coordinator.telemetry.observer import Telemetry, exporter_wanted
 
 log = structlog.get_logger(__name__)
 
@@ -61,8 +65,11 @@ class CoordinatorOptions:
     lease_s: float = TTL_S
     policy: Mapping[str, float] = field(default_factory=dict)  # fields of Policy
     keepalive: Keepalive = field(default_factory=Keepalive)
+    http: str = ""  # host:port of page and metrics; empty: neither
+    http_must: bool = True  # else it goes on without, where somebody else has that port
     node_lease_s: float = NODE_LEASE_S  # a shim that says nothing for so long is lost
     on_serving: Callable[[Sequence[str]], None] | None = None  # gets the addresses
+    on_page: Callable[[str], None] | None = None  # gets the page's URL
     on_leading: Callable[[int], None] | None = None  # gets the epoch, each time it leads
 
 
@@ -102,14 +109,42 @@ async def run_coordinator(options: CoordinatorOptions) -> int:
         dialler = Dialler(options.tls, keepalive=options.keepalive, options=OWN_POOL)
         etcd = await _embedded(options, stack)
         reach = _etcd_options(options, etcd)
-        kv = EtcdKeyValue(reach)
+        telemetry = Telemetry(exporter=exporter_wanted(name))
+        if telemetry.exporter is not None:
+            stack.push_async_callback(telemetry.exporter.close)
+        kv = TimedKeyValue(EtcdKeyValue(reach), telemetry.metrics.etcd_answered)
         stack.push_async_callback(kv.close)
-        process = _Process(name, options, kv, dialler, policy)
+        process = _Process(name, options, kv, dialler, policy, telemetry)
+        telemetry.metrics.now = process.now
         stack.push_async_callback(process.following.close)
         await process.serve(stack, reach)
+        await _show(process, options, telemetry, stack)
         await _until_the_end(process, stopping, etcd)
     log.info("stopped")
     return 0
+
+
+async def _show(
+    process: _Process, options: CoordinatorOptions, telemetry: Telemetry, stack: AsyncExitStack
+) -> None:
+    """Serve page and metrics, if they are wanted; raises SetupError."""
+    if not options.http:
+        return
+    from coordinator.page.serving import serving_page
+
+    page = serving_page(
+        options.http, process.own, telemetry.metrics.registry, process.unready, tls=options.tls
+    )
+    try:
+        url = await stack.enter_async_context(page)
+    except SetupError as error:
+        if options.http_must:
+            raise
+        log.warning("no page and no metrics", why=str(error), advice="--http names another address")
+        return
+    log.info("page and metrics", url=url)
+    if options.on_page is not None:
+        options.on_page(url)
 
 
 async def _embedded(options: CoordinatorOptions, stack: AsyncExitStack) -> EmbeddedEtcd | None:
@@ -141,15 +176,18 @@ class _Process:
         self,
         name: str,
         options: CoordinatorOptions,
-        kv: EtcdKeyValue,
+        kv: KeyValue,
         dialler: Dialler,
         policy: Policy,
+        telemetry: Telemetry,
     ) -> None:
         self._name = name
         self._options = options
         self._kv = kv
         self._policy = policy
+        self._telemetry = telemetry
         self._address = ""  # what others dial
+        self.own = ""  # where this very process answers operators
         self._election = self._standing("")
         self.seat = Seat(Carrier(name), empty="this coordinator is still starting")
         self.following = Following(self._election, self.seat.carrier, dialler, own=self._is_own)
@@ -181,6 +219,7 @@ class _Process:
                 advice="--listen or --advertise names an address that they can dial",
             )
         addresses = serving.addresses
+        self.own = next((each for each in addresses if is_unix(each)), addresses[0])
         if self._options.fronts:
             fronts = await stack.enter_async_context(self._fronts(reach))
             self._require_reachable(fronts)
@@ -255,8 +294,23 @@ class _Process:
             policy=self._policy,
             prefix=self._options.prefix,
             on_leading=self._options.on_leading,
+            telemetry=self._telemetry,
         )
         await first_of(self._replica.run(), self.following.run())
+
+    def unready(self) -> str:
+        """Why operators get no answer here; empty: they do."""
+        if self.seat.reign is not None or self.following.leader is not None:
+            return ""
+        return f"no leader yet: {self.seat.empty}"
+
+    def now(self) -> Now:
+        """How this replica is, for its metrics."""
+        carried = len(self.seat.carrier.nodes)
+        reign = self.seat.reign
+        if reign is None:
+            return Now(carried=carried)
+        return replace(reign.now(), carried=carried)
 
     async def lay_down(self) -> None:
         """Let go whoever is held by an action of ours."""

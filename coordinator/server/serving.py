@@ -24,6 +24,7 @@ from coordinator.link.relay import RelayService
 from coordinator.link.security import NO_TLS, Tls, server_credentials
 from coordinator.link.service import NODE_LEASE_S, LinkService
 from coordinator.link.unreadable import ReadAll
+from coordinator.security.guard import Guard
 from coordinator.server.addresses import LISTEN_ADVICE
 from coordinator.server.reign import Reign
 
@@ -102,7 +103,7 @@ async def start_serving(
     credentials = server_credentials(tls)
     options = dict(server_options(keepalive or Keepalive()))
     options["grpc.so_reuseport"] = int(shared_ports)
-    server = grpc.aio.server(interceptors=[ReadAll()], options=list(options.items()))
+    server = grpc.aio.server(interceptors=[Guard(), ReadAll()], options=list(options.items()))
     operator = operator or OperatorService(seat.desk)
     link = LinkService(seat.carrier, node_lease_s=node_lease_s)
     relay = RelayService(seat.hub)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from coordinator.core.model import (
     NodeFacts,
     RestoreRecord,
     Snapshot,
+    Timeline,
 )
 from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Store
 
@@ -39,6 +40,7 @@ LANE_MAX = 256
 END_PAUSE_MAX_S = 10.0  # between two tries to put how an action ended
 END_TRIES = 360  # about an hour
 ENDS_MAX = 256  # that wait for the store
+TIMELINES_MAX = 64  # that wait for the store; of more the oldest are not kept
 PUT_TRIES = 5  # the same record in the same lane: to put it twice changes nothing
 
 _Answer = TypeVar("_Answer")
@@ -74,6 +76,7 @@ class Writer:
         self._settle_pause_s = settle_pause_s
         self._lanes: dict[str, deque[_Write]] = {}
         self._nodes: dict[str, NodeFacts | None] = {}  # None: to be forgotten
+        self._timelines: deque[Timeline] = deque(maxlen=TIMELINES_MAX)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._jobs: dict[str, JobRecord] = {}  # as last put
         self._carry_out: dict[type, Callable[..., Awaitable[events.Event]]] = {
@@ -100,6 +103,11 @@ class Writer:
         """Take a node's facts back."""
         self._nodes[node] = None
         self._start("", self._write_nodes)
+
+    def keep(self, timeline: Timeline) -> None:
+        """Make it readable what an action that has ended spent its time on; once, if at all."""
+        self._timelines.append(timeline)
+        self._start("timelines ", self._write_timelines)
 
     def _enqueue(self, command: _Write) -> None:
         job = command.record.job
@@ -130,9 +138,19 @@ class Writer:
                 changed, self._nodes = self._nodes, {}
                 facts = [each for each in changed.values() if each is not None]
                 gone = [node for node, each in changed.items() if each is None]
-                await self._quietly(self._store.put_nodes(facts, gone), changed)
+                named = listed(sorted(changed))
+                await self._quietly(self._store.put_nodes(facts, gone), f"facts of {named}")
         finally:
             del self._tasks[""]
+
+    async def _write_timelines(self) -> None:
+        try:
+            while self._timelines:
+                timeline = self._timelines.popleft()
+                what = f"the timeline of {timeline.action}"
+                await self._quietly(self._store.put_timeline(timeline), what)
+        finally:
+            del self._tasks["timelines "]
 
     async def close(self) -> None:
         """Stop where it is; what was on the wire may be applied, and the next leader looks."""
@@ -346,14 +364,14 @@ class Writer:
             await asyncio.sleep(pause_s)
             pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
 
-    async def _quietly(self, writing: Awaitable[None], nodes: Collection[str]) -> None:
-        named = listed(sorted(nodes))
+    async def _quietly(self, writing: Awaitable[None], what: str) -> None:
+        """Write what nothing depends on."""
         try:
-            await self._bounded(writing, f"facts of {named}")
+            await self._bounded(writing, what)
         except Fenced as error:
             self._stop(error)
         except AllstopError as error:
-            log.warning("facts are not in the store", nodes=named, error=str(error))
+            log.warning("not in the store", what=what, error=str(error))
 
 
 def _action_of(command: _Write) -> str:

@@ -8,6 +8,7 @@
     <prefix>/jobs/<job>/attempts/<attempt>/workers/<worker>    WorkerRecord
     <prefix>/jobs/<job>/snapshots/<snapshot>                   Snapshot, `workers` left out
     <prefix>/jobs/<job>/restores/<restore>                     RestoreRecord
+    <prefix>/jobs/<job>/timelines/<attempt or restore>         Timeline, put once it has ended
 
 A snapshot's value holds no workers, whatever the size of the world: a request to etcd holds
 1.5 MiB, and thousands of workers do not fit. A snapshot has the id of its attempt, and its workers
@@ -33,6 +34,7 @@ class Kind(StrEnum):
     WORKER = "worker"
     SNAPSHOT = "snapshot"
     RESTORE = "restore"
+    TIMELINE = "timeline"
     FOREIGN = "foreign"
 
 
@@ -42,11 +44,16 @@ class Place:
 
     kind: Kind
     job: str = ""
-    identity: str = ""  # node, attempt, snapshot or restore
+    identity: str = ""  # node, attempt, snapshot or restore; of a timeline either of the last two
     worker: str = ""
 
 
-_KINDS = {"attempts": Kind.ATTEMPT, "snapshots": Kind.SNAPSHOT, "restores": Kind.RESTORE}
+_KINDS = {
+    "attempts": Kind.ATTEMPT,
+    "snapshots": Kind.SNAPSHOT,
+    "restores": Kind.RESTORE,
+    "timelines": Kind.TIMELINE,
+}
 
 
 class Keys:
@@ -89,6 +96,9 @@ class Keys:
     def restore(self, job: str, restore: str) -> str:
         return f"{self.job(job)}/restores/{_name('restore', restore)}"
 
+    def timeline(self, job: str, action: str) -> str:
+        return f"{self.job(job)}/timelines/{_name('attempt or restore', action)}"
+
     def place(self, key: str) -> Place:
         """Say what a key is; what allstop did not put there is FOREIGN."""
         if key.startswith(self.nodes):
@@ -101,7 +111,7 @@ class Keys:
                 return Place(Kind.JOB, job)
             case [job, "latest"]:
                 return Place(Kind.LATEST, job)
-            case [job, ("attempts" | "snapshots" | "restores") as shelf, identity]:
+            case [job, shelf, identity] if shelf in _KINDS:
                 return Place(_KINDS[shelf], job, identity)
             case [job, "attempts", attempt, "workers", worker]:
                 return Place(Kind.WORKER, job, attempt, worker)

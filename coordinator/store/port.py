@@ -28,6 +28,7 @@ from coordinator.core.model import (
     RestoreRecord,
     RestoreState,
     Snapshot,
+    Timeline,
     WorkerRecord,
 )
 
@@ -65,6 +66,7 @@ class Shown:
     snapshot: Snapshot | None = None
     attempt: AttemptRecord | None = None
     restore: RestoreRecord | None = None
+    timeline: Timeline | None = None  # of an attempt or restore that has ended
 
 
 class Store(Protocol):
@@ -136,7 +138,13 @@ class Store(Protocol):
         """One snapshot with its workers; without `job` all jobs are searched. Raises NotFound."""
 
     async def show(self, identity: str, job: str = "") -> Shown:
-        """Snapshot, attempt and restore of that id; without `job` all are searched. NotFound."""
+        """Snapshot, attempt, restore and timeline of that id; without `job` all are searched.
+
+        Raises NotFound. A timeline that cannot be read is left out: nothing depends on it.
+        """
+
+    async def put_timeline(self, timeline: Timeline) -> None:
+        """Keep what an action that has ended spent its time on; nothing depends on it."""
 
     async def put_nodes(self, facts: Sequence[NodeFacts], gone: Sequence[str] = ()) -> None:
         """Publish what nodes are, and take back those that are gone, in batches.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from coordinator.core.model import (
     NodeFacts,
     RestoreRecord,
     Snapshot,
+    Timeline,
     WorkerRecord,
 )
 from coordinator.core.pace import RECENT
@@ -38,6 +39,7 @@ _CLASSES: dict[Kind, type[Any]] = {
     Kind.SNAPSHOT: Snapshot,
     Kind.RESTORE: RestoreRecord,
     Kind.WORKER: WorkerRecord,
+    Kind.TIMELINE: Timeline,
 }
 _Value = TypeVar("_Value")
 
@@ -101,8 +103,9 @@ class Reader:
                 Range(self.keys.snapshot(name, identity)),
                 Range(self.keys.attempt(name, identity)),
                 Range(self.keys.restore(name, identity)),
+                Range(self.keys.timeline(name, identity)),
             )
-            if not any(view.found):
+            if not any(view.found[:3]):
                 continue
             snapshot = self._first(Snapshot, view.found[0])
             if snapshot is not None:
@@ -111,8 +114,14 @@ class Reader:
                 snapshot,
                 self._first(AttemptRecord, view.found[1]),
                 self._first(RestoreRecord, view.found[2]),
+                self._timeline(view.found[3]),
             )
         raise NotFound(f"there is no snapshot, attempt or restore {identity}", where=Where(job=job))
+
+    def _timeline(self, found: tuple[Item, ...]) -> Timeline | None:
+        with suppress(StoreError):
+            return self._first(Timeline, found)
+        return None
 
     async def nodes(self) -> tuple[NodeFacts, ...]:
         """The nodes that the present leader has published."""
@@ -283,7 +292,7 @@ class Reader:
     ) -> Changed | None:
         """A change as its reader wants it: a moved `latest` is a changed job."""
         place = self.keys.place(event.key)
-        if place.kind in (Kind.WORKER, Kind.FOREIGN):
+        if place.kind in (Kind.WORKER, Kind.TIMELINE, Kind.FOREIGN):
             return None
         item = event.item
         try:

@@ -20,6 +20,7 @@ from coordinator.core.model import (
     NodeFacts,
     RestoreRecord,
     Snapshot,
+    Timeline,
     WorkerRecord,
 )
 from coordinator.core.snapshot import check_whole, digest_of
@@ -188,6 +189,11 @@ class Records(Writer):
                 except Conflict:
                     continue
             raise restless(key, where)
+
+    async def put_timeline(self, timeline: Timeline) -> None:
+        """Keep a timeline; advice, so only the epoch is compared."""
+        key = self.keys.timeline(timeline.job, timeline.action)
+        await self._write([], [Put(key, encode(timeline))])
 
     async def put_nodes(self, facts: Sequence[NodeFacts], gone: Sequence[str] = ()) -> None:
         """Publish nodes under the leader's lease; advice, so only the epoch is compared."""

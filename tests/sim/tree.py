@@ -6,13 +6,14 @@ lock, parked or dead holds all others up, as a collective does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from coordinator.core.errors import DeadlinePassed
 from coordinator.core.model import RankState
 from tests.sim.cause import has_effect
 from worker_shim.process.port import Tree as Listing
+from worker_shim.process.port import unheard
 
 POLL_S = 0.1
 
@@ -61,7 +62,12 @@ class Page:
         self.target = target
 
     async def wait_parked(
-        self, tree: Listing | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
+        self,
+        tree: Listing | None = None,
+        *,
+        known: tuple[RankState, ...] = (),
+        deadline_s: float,
+        arrived: Callable[[int], object] = unheard,
     ) -> tuple[RankState, ...]:
         """Look now and then until all are parked."""
         import asyncio

@@ -41,14 +41,24 @@ Send = Callable[[shim_pb2.ShimMessage], bool]
 class Agent:
     """Everything of this node that outlives a stream; `send` may be told False: not connected."""
 
-    def __init__(self, drivers: Drivers, fence: Fence, probe: NodeProbe) -> None:
-        """Nothing runs before `reporting` is awaited and messages come in."""
+    def __init__(
+        self,
+        drivers: Drivers,
+        fence: Fence,
+        probe: NodeProbe,
+        finished: Callable[[Order, Outcome], None] = lambda order, outcome: None,
+    ) -> None:
+        """Nothing runs before `reporting` is awaited and messages come in.
+
+        `finished` hears of each order once, when it has ended.
+        """
         self.drivers = drivers
         self.session = secrets.token_hex(8)
         self.send: Send = lambda message: False
         self.welcomed = asyncio.Event()
         self._fence = fence
         self._probe = probe
+        self._finished = finished
         self._looker = Looker()
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._changed = asyncio.Event()
@@ -71,13 +81,20 @@ class Agent:
         key = (job, worker)
         if key not in self._lanes:
             made = Worker(job, worker, self.drivers, exited=self._exited, changed=self._note)
-            self._lanes[key] = Lane(made, self._answer, self._progress, self._fence.require)
+            self._lanes[key] = Lane(
+                made, self._answer, self._progress, self._fence.require, self._finished
+            )
         return self._lanes[key]
 
     def states(self) -> tuple[WorkerState, ...]:
         """Every worker that is here, as last looked at."""
         workers = (lane.worker for lane in self._lanes.values())
         return tuple(worker.report() for worker in workers if worker.state)
+
+    def now(self) -> tuple[tuple[WorkerState, float], ...]:
+        """Every worker that is here, with the seconds its dead-man timer has left."""
+        lanes = [lane for lane in self._lanes.values() if lane.worker.state]
+        return tuple((lane.worker.report(), lane.timer.left_s) for lane in lanes)
 
     @property
     def busy(self) -> bool:

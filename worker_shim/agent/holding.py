@@ -122,6 +122,8 @@ async def park(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     page = worker.require_page()
     page.set_target(order.target)
     tree = worker.require_tree()
-    worker.ranks = await page.wait_parked(tree, known=worker.held_ranks, deadline_s=deadline.left_s)
+    worker.ranks = await page.wait_parked(
+        tree, known=worker.held_ranks, deadline_s=deadline.left_s, arrived=deadline.arrive
+    )
     worker.begin_hold()
     return Outcome(ranks=worker.ranks)

@@ -86,14 +86,23 @@ class Lane:
     """Carries out the orders of one worker; `answer` is called once for each copy of an order."""
 
     def __init__(
-        self, worker: Worker, answer: Answer, progress: Progress, require: Require
+        self,
+        worker: Worker,
+        answer: Answer,
+        progress: Progress,
+        require: Require,
+        finished: Answer = lambda order, outcome: None,
     ) -> None:
-        """The lane owns the worker's dead-man timer; `require` raises Fenced for an old epoch."""
+        """The lane owns the worker's dead-man timer; `require` raises Fenced for an old epoch.
+
+        `finished` hears of each order once, when it has ended.
+        """
         self.worker = worker
         self.timer = DeadManTimer(self._time_over)
         self._answer = answer
         self._progress = progress
         self._require = require
+        self._finished = finished
         self._entries: OrderedDict[Key, _Entry] = OrderedDict()
         self._foreground = asyncio.Lock()
         self._background = asyncio.Lock()
@@ -151,11 +160,12 @@ class Lane:
             self.timer.disarm(order.action)
         elif order.phase is Phase.HOLD and outcome.failure is not None:
             self._not_held(order)
-        entry.outcome = replace(outcome, took_ms=deadline.took_ms)
+        entry.outcome = deadline.told(outcome)
         if outcome.failure is not None and (order.phase is Phase.UNDO or _not_begun(outcome)):
             self._entries.pop(order.key, None)  # one that comes again is carried out again
         self._log(order, entry.outcome, deadline)
         self._answer(entry.order, entry.outcome)
+        self._finished(order, entry.outcome)
 
     def _may_hold(self, order: Order) -> bool:
         """An action that is going to be refused must not touch the timer of the one that holds."""

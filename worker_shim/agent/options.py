@@ -34,6 +34,7 @@ class ShimOptions:
     criu: Path | None = None  # None: ALLSTOP_CRIU, then PATH
     copy_limit_bytes: int = 8 << 30  # a bigger file open for writing is kept by its size alone
     goodbye_s: float = 3.0
+    metrics: str = ""  # host:port that answers Prometheus; empty: nobody does
     linger_s: float = 300.0  # how long a failed worker's shim waits to be restored into
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from coordinator.core.model import (
     AddressMove,
+    Arrival,
     Cut,
     Endpoint,
     Failure,
     Finding,
+    Lap,
     Phase,
     RankState,
     WorkerRecord,
@@ -36,6 +38,7 @@ class Order:
     workers: int = 0
     incarnation: int = 0
     reason: str = ""
+    traceparent: str = ""  # W3C trace context of the leader's span for this phase
     kill: bool = False
     keep: bool = False
     record: WorkerRecord | None = None
@@ -65,6 +68,8 @@ class Outcome:
     root_pid: int = 0
     note: str = ""
     took_ms: int = 0
+    laps: tuple[Lap, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()  # PARK: when each rank was parked
 
 
 @dataclass
@@ -78,6 +83,7 @@ class Deadline:
     started: float = field(default_factory=time.monotonic)
     waited_s: float = 0.0  # time in the lane that does not count
     laps: dict[str, int] = field(default_factory=dict)  # part of the order: milliseconds
+    arrivals: dict[int, int] = field(default_factory=dict)  # rank: milliseconds after the order
 
     def begin(self) -> None:
         """The whole time counts from now: what was waited for was not the order's own doing."""
@@ -87,6 +93,19 @@ class Deadline:
     def lap(self, part: str) -> None:
         """A part of the order is done; it began where the last one ended."""
         self.laps[part] = self.took_ms - sum(self.laps.values())
+
+    def arrive(self, rank: int) -> None:
+        """A rank is where the order wants it."""
+        self.arrivals.setdefault(rank, self.took_ms)
+
+    def told(self, outcome: Outcome) -> Outcome:
+        """The outcome, with where the time went."""
+        return replace(
+            outcome,
+            took_ms=self.took_ms,
+            laps=tuple(Lap(part, took_ms) for part, took_ms in self.laps.items()),
+            arrivals=tuple(Arrival(rank, ms) for rank, ms in self.arrivals.items()),
+        )
 
     @property
     def left_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +14,7 @@ from worker_shim.files.port import FileDriver
 from worker_shim.images.port import ImageStore
 from worker_shim.images.staging import Staging
 from worker_shim.network.port import NetworkDriver
-from worker_shim.process.port import ProcessDriver, Tree
+from worker_shim.process.port import ProcessDriver, Tree, unheard
 
 PAGE = "page"
 LOG = "log"
@@ -42,11 +42,17 @@ class Page(Protocol):
         """Tell the ranks at which boundary to park."""
 
     async def wait_parked(
-        self, tree: Tree | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
+        self,
+        tree: Tree | None = None,
+        *,
+        known: tuple[RankState, ...] = (),
+        deadline_s: float,
+        arrived: Callable[[int], object] = unheard,
     ) -> tuple[RankState, ...]:
         """Wait until every rank is parked; raises DeadlinePassed naming those awaited.
 
         A rank that was `known` before and is gone has ended: raises DriverError naming it.
+        `arrived` is told the number of each rank once, when it is seen parked.
         """
 
     def release(self) -> None:

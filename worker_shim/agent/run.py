@@ -9,7 +9,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -24,10 +25,16 @@ from worker_shim.agent.ports import LOG, Drivers
 from worker_shim.agent.stream import Stream
 from worker_shim.agent.worker import Worker
 from worker_shim.facts import NodeProbe
+from worker_shim.telemetry.metrics import ShimMetrics, ShimNow, WorkerNow, serve_metrics
+from worker_shim.telemetry.watched import Watched
+
+if TYPE_CHECKING:
+    from coordinator.telemetry.export import Exporter
 
 log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
+SCRAPE_S = 2.0  # for the loop to answer a scrape
 HANGING_S = 5.0  # for a hanging store to answer once the shim has ended
 SIGNAL_EXIT = 128  # a shell's exit code for a program that signal N ended is 128 + N
 
@@ -53,7 +60,9 @@ async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
 async def _run(
     options: ShimOptions, spec: WorkerSpec | None, drivers: Drivers, probe: NodeProbe
 ) -> int:
-    agent = Agent(drivers, Fence(options.state_dir / options.node), probe)
+    fence = Fence(options.state_dir / options.node)
+    watched = Watched(options.node, ShimMetrics(), _exporter(options.node))
+    agent = Agent(drivers, fence, probe, watched.finished)
     stream = Stream(
         options.coordinators,
         agent,
@@ -61,6 +70,7 @@ async def _run(
         server_name=options.server_name,
     )
     agent.start(stream.send)
+    stop_metrics = _serve_metrics(options.metrics, watched.metrics, agent, stream, fence)
     swept = await sweep(drivers)
     trouble = await probe.probe()
     if swept or trouble:
@@ -97,8 +107,49 @@ async def _run(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await watched.close()
+            stop_metrics()
             if agent.copying:
                 _end_anyway(code)
+
+
+def _exporter(node: str) -> Exporter | None:
+    """What the OTEL_* variables ask for; the SDK is only loaded where they ask for something."""
+    if not any(name.startswith("OTEL_") for name in os.environ):
+        return None
+    from coordinator.telemetry.export import exporter
+
+    return exporter("allstop-shim", node, **{"allstop.node": node})
+
+
+def _serve_metrics(
+    address: str, metrics: ShimMetrics, agent: Agent, stream: Stream, fence: Fence
+) -> Callable[[], None]:
+    """Answer scrapes from a thread of its own; return what ends that."""
+    if not address:
+        return lambda: None
+    loop = asyncio.get_running_loop()
+
+    async def look() -> ShimNow:
+        return ShimNow(
+            connected=stream.attached,
+            epoch=fence.highest,
+            staging_free_bytes=agent.drivers.staging.free_bytes(),
+            workers=tuple(
+                WorkerNow(
+                    job=state.job,
+                    worker=state.worker,
+                    state=state.state,
+                    ranks=len(state.ranks),
+                    parked=sum(rank.parked for rank in state.ranks),
+                    hold_left_s=left_s,
+                )
+                for state, left_s in agent.now()
+            ),
+        )
+
+    metrics.now = lambda: asyncio.run_coroutine_threadsafe(look(), loop).result(SCRAPE_S)
+    return serve_metrics(metrics.registry, address)
 
 
 def _end_anyway(code: int) -> None:

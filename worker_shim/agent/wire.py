@@ -58,6 +58,7 @@ def order_of(message: shim_pb2.Order) -> Order:
         phase=Phase(phase),
         deadline_s=message.deadline_ms / 1000,
         hold_s=message.hold_ms / 1000,
+        traceparent=message.traceparent,
         **values,
     )
 
@@ -76,6 +77,8 @@ def result_message(order: Order, outcome: Outcome) -> shim_pb2.ShimMessage:
         held_ms=outcome.held_ms,
         root_pid=outcome.root_pid,
         note=outcome.note,
+        laps=[to_proto(lap) for lap in outcome.laps],
+        arrivals=[to_proto(arrival) for arrival in outcome.arrivals],
     )
     if outcome.failure is not None:
         result.failure.CopyFrom(to_proto(outcome.failure))

@@ -10,7 +10,7 @@ import asyncio
 import mmap
 import os
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -29,7 +29,7 @@ from worker_shim.hook.page import (
 from worker_shim.hook.slot import HOLD, INCARNATION, SLOTS, TARGET, Slot, same_start
 from worker_shim.process.barrier import memory_barrier
 from worker_shim.process.clocks import start_seen_by
-from worker_shim.process.port import Tree
+from worker_shim.process.port import Tree, unheard
 from worker_shim.process.waiting import Endings
 
 SLOTS_DEFAULT = 62  # fills 8 KiB; one slot per local rank
@@ -150,19 +150,25 @@ class ControlPage:
         self._words[INCARNATION] = incarnation
 
     async def wait_parked(
-        self, tree: Tree | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
+        self,
+        tree: Tree | None = None,
+        *,
+        known: tuple[RankState, ...] = (),
+        deadline_s: float,
+        arrived: Callable[[int], object] = unheard,
     ) -> tuple[RankState, ...]:
         """Wait until every rank is parked at the target; return them.
 
         Ranks are those of `ranks(tree)` at the beginning, and those `known` before. Raises
         DeadlinePassed naming the ranks awaited and where each is, and DriverError at once when one
         ended, ran past the target or its hook met an error. The hold stays raised: the caller
-        decides.
+        decides. `arrived` is told the number of each rank once, when it is seen parked.
         """
         generation, target = self.hold, self.target
         if not generation or not target:
             raise BugError(f"waiting for ranks to park with hold {generation}, target {target}")
         awaited = {rank.pid: rank.rank for rank in (*known, *self.ranks(tree))}
+        missing = set(awaited)
         deadline = time.monotonic() + deadline_s
         next_look = 0.0
         with Endings(awaited) as endings:
@@ -174,7 +180,11 @@ class ControlPage:
                 if now >= next_look:
                     self._check(awaited, target)
                     next_look = now + LOOK_S
-                if self._parked(awaited.keys(), generation, target):
+                parked = self._parked(generation, target)
+                for pid in missing & parked:
+                    missing.discard(pid)
+                    arrived(awaited[pid])
+                if awaited and awaited.keys() <= parked:
                     return self.ranks(tree)
                 if now >= deadline:
                     raise self._not_parked(tree, target, deadline_s)
@@ -235,13 +245,13 @@ class ControlPage:
             parked=hold != 0 and slot.get("parked") == hold,
         )
 
-    def _parked(self, awaited: Set[int], generation: int, target: int) -> bool:
-        parked = {
+    def _parked(self, generation: int, target: int) -> set[int]:
+        """Pids of the ranks that wait at the target now."""
+        return {
             slot.get("pid")
             for slot in self._claimed(living_only=False)
             if slot.get("parked") == generation and slot.get("boundary") == target
         }
-        return bool(awaited) and awaited <= parked
 
     def _check(self, awaited: Mapping[int, int], target: int) -> None:
         """Raise for what no waiting can mend."""

@@ -12,6 +12,10 @@ from coordinator.core.model import Finding
 DEAD = "ZX"  # a zombie, which CRIU saves too
 
 
+def unheard(rank: int) -> None:
+    """Nobody wants to know when a rank arrives."""
+
+
 @dataclass(frozen=True)
 class LaunchSpec:
     """How to start a worker's root process."""

@@ -202,11 +202,13 @@ class ShowRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class ShowReply(_message.Message):
-    __slots__ = ("snapshot", "attempt", "restore")
+    __slots__ = ("snapshot", "attempt", "restore", "timeline")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
+    TIMELINE_FIELD_NUMBER: _ClassVar[int]
     snapshot: _records_pb2.Snapshot
     attempt: _records_pb2.AttemptRecord
     restore: _records_pb2.RestoreRecord
-    def __init__(self, snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ..., attempt: _Optional[_Union[_records_pb2.AttemptRecord, _Mapping]] = ..., restore: _Optional[_Union[_records_pb2.RestoreRecord, _Mapping]] = ...) -> None: ...
+    timeline: _records_pb2.Timeline
+    def __init__(self, snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ..., attempt: _Optional[_Union[_records_pb2.AttemptRecord, _Mapping]] = ..., restore: _Optional[_Union[_records_pb2.RestoreRecord, _Mapping]] = ..., timeline: _Optional[_Union[_records_pb2.Timeline, _Mapping]] = ...) -> None: ...

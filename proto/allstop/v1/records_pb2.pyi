@@ -471,3 +471,49 @@ class JobRecord(_message.Message):
     incarnation: int
     latest: str
     def __init__(self, job: _Optional[str] = ..., workers: _Optional[int] = ..., world_size: _Optional[int] = ..., incarnation: _Optional[int] = ..., latest: _Optional[str] = ...) -> None: ...
+
+class Lap(_message.Message):
+    __slots__ = ("part", "took_ms")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+    part: str
+    took_ms: int
+    def __init__(self, part: _Optional[str] = ..., took_ms: _Optional[int] = ...) -> None: ...
+
+class Arrival(_message.Message):
+    __slots__ = ("rank", "after_ms")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    after_ms: int
+    def __init__(self, rank: _Optional[int] = ..., after_ms: _Optional[int] = ...) -> None: ...
+
+class WorkerTiming(_message.Message):
+    __slots__ = ("phase", "worker", "node", "took_ms", "laps", "arrivals", "failed")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    TOOK_MS_FIELD_NUMBER: _ClassVar[int]
+    LAPS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVALS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    phase: Phase
+    worker: int
+    node: str
+    took_ms: int
+    laps: _containers.RepeatedCompositeFieldContainer[Lap]
+    arrivals: _containers.RepeatedCompositeFieldContainer[Arrival]
+    failed: bool
+    def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., took_ms: _Optional[int] = ..., laps: _Optional[_Iterable[_Union[Lap, _Mapping]]] = ..., arrivals: _Optional[_Iterable[_Union[Arrival, _Mapping]]] = ..., failed: _Optional[bool] = ...) -> None: ...
+
+class Timeline(_message.Message):
+    __slots__ = ("job", "action", "timings", "left_out")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    action: str
+    timings: _containers.RepeatedCompositeFieldContainer[WorkerTiming]
+    left_out: int
+    def __init__(self, job: _Optional[str] = ..., action: _Optional[str] = ..., timings: _Optional[_Iterable[_Union[WorkerTiming, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...

@@ -290,7 +290,7 @@ class ReleaseOrder(_message.Message):
     def __init__(self) -> None: ...
 
 class OrderResult(_message.Message):
-    __slots__ = ("epoch", "job", "worker", "action", "phase", "took_ms", "failure", "ranks", "findings", "record", "held_ms", "root_pid", "note")
+    __slots__ = ("epoch", "job", "worker", "action", "phase", "took_ms", "failure", "ranks", "findings", "record", "held_ms", "root_pid", "note", "laps", "arrivals")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -304,6 +304,8 @@ class OrderResult(_message.Message):
     HELD_MS_FIELD_NUMBER: _ClassVar[int]
     ROOT_PID_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    LAPS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVALS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     job: str
     worker: int
@@ -317,4 +319,6 @@ class OrderResult(_message.Message):
     held_ms: int
     root_pid: int
     note: str
-    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., took_ms: _Optional[int] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_records_pb2.RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[_records_pb2.Finding, _Mapping]]] = ..., record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., held_ms: _Optional[int] = ..., root_pid: _Optional[int] = ..., note: _Optional[str] = ...) -> None: ...
+    laps: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lap]
+    arrivals: _containers.RepeatedCompositeFieldContainer[_records_pb2.Arrival]
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., took_ms: _Optional[int] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_records_pb2.RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[_records_pb2.Finding, _Mapping]]] = ..., record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., held_ms: _Optional[int] = ..., root_pid: _Optional[int] = ..., note: _Optional[str] = ..., laps: _Optional[_Iterable[_Union[_records_pb2.Lap, _Mapping]]] = ..., arrivals: _Optional[_Iterable[_Union[_records_pb2.Arrival, _Mapping]]] = ...) -> None: ...

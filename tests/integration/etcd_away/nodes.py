@@ -25,7 +25,7 @@ from worker_shim.images.port import Manifest
 from worker_shim.images.staging import Staging
 from worker_shim.network.fake import FakeNetworkDriver
 from worker_shim.network.port import Sockets
-from worker_shim.process.port import Tree
+from worker_shim.process.port import Tree, unheard
 
 NOTHING = Sockets((), ())
 REACHED_S = 20.0
@@ -76,10 +76,15 @@ class GatedPage(FakePage):
         await super().raise_hold(generation)
 
     async def wait_parked(
-        self, tree: Tree | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
+        self,
+        tree: Tree | None = None,
+        *,
+        known: tuple[RankState, ...] = (),
+        deadline_s: float,
+        arrived: Callable[[int], object] = unheard,
     ) -> tuple[RankState, ...]:
         await self.gates.go_through(Phase.PARK)
-        return await super().wait_parked(tree, known=known, deadline_s=deadline_s)
+        return await super().wait_parked(tree, known=known, deadline_s=deadline_s, arrived=arrived)
 
 
 class GatedHook(FakeHook):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from coordinator.core.model import Finding, RankState
 from worker_shim.agent.ports import Page
 from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.network.port import Sockets
-from worker_shim.process.port import LaunchSpec, Tree, TreeProcess
+from worker_shim.process.port import LaunchSpec, Tree, TreeProcess, unheard
 
 ROOT = 4_100_000  # above any pid_max, so that no process of this machine has it
 RANK = ROOT + 1
@@ -162,12 +162,18 @@ class FakePage:
         self.target = target
 
     async def wait_parked(
-        self, tree: Tree | None = None, *, known: tuple[RankState, ...] = (), deadline_s: float
+        self,
+        tree: Tree | None = None,
+        *,
+        known: tuple[RankState, ...] = (),
+        deadline_s: float,
+        arrived: Callable[[int], object] = unheard,
     ) -> tuple[RankState, ...]:
         if self.lazy:
             await asyncio.sleep(deadline_s)
             raise DeadlinePassed(f"rank 0 is awaited at step {self.target}")
         self.boundary = self.target
+        arrived(0)
         return self.ranks(tree)
 
     def release(self) -> None:

@@ -1,0 +1,1 @@
+"""Who may do what: roles in certificates, and a small authority for those who have none."""

@@ -1,0 +1,106 @@
+"""Whoever calls is asked for a role, where the connection has certificates to tell it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import lru_cache
+from typing import Any
+
+import grpc
+import grpc.aio
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from coordinator.core.errors import Forbidden
+from coordinator.link.mapping import abort_with
+from coordinator.security.roles import Holder, Role, holder_of, require
+
+CERTIFICATES_KEPT = 4_096
+
+
+def holder(context: Any) -> Holder | None:
+    """Whom the certificate of the other end is of; None for a connection without certificates.
+
+    Those are unix sockets, whose file's mode says who may, and TCP that was opened without TLS on
+    purpose. Raises Forbidden for a certificate that names no role.
+    """
+    told = context.auth_context()
+    if b"ssl" not in told.get("transport_security_type", ()):
+        return None
+    pem = next(iter(told.get("x509_pem_cert", ())), b"")
+    return _of_certificate(pem) if pem else None
+
+
+@lru_cache(maxsize=CERTIFICATES_KEPT)
+def _of_certificate(pem: bytes) -> Holder:
+    certificate = x509.load_pem_x509_certificate(pem)
+    names: list[str] = []
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        names = found.value.get_values_for_type(x509.UniformResourceIdentifier)
+    except x509.ExtensionNotFound:
+        pass
+    subject = certificate.subject
+    units = [
+        str(each.value) for each in subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)
+    ]
+    common = [str(each.value) for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return holder_of(names, units, common[0] if common else "")
+
+
+def check(context: Any, method: str, *, node: str = "") -> None:
+    """Raises Forbidden where the other end may not call this; a shim only for its own `node`."""
+    found = holder(context)
+    if found is None:
+        return
+    require(found, method)
+    if found.role is Role.SHIM and node and found.name != node:
+        raise Forbidden(
+            f"the certificate is of the shim of node {found.name}, not of {node}",
+            advice=f"--node {found.name}, or a certificate for {node}",
+        )
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """Checks every call but the long streams, which check themselves when they know their node."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        """Put the check before the handler."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming:
+            return handler
+        method = handler_call_details.method
+        if handler.response_streaming:
+            return handler._replace(unary_stream=_stream(handler.unary_stream, method))
+        return handler._replace(unary_unary=_unary(handler.unary_unary, method))
+
+
+def _unary(
+    behaviour: Callable[[Any, Any], Awaitable[Any]], method: str
+) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def answer(request: Any, context: Any) -> Any:
+        try:
+            check(context, method)
+        except Forbidden as error:
+            await abort_with(context, error)
+        return await behaviour(request, context)
+
+    return answer
+
+
+def _stream(
+    behaviour: Callable[[Any, Any], AsyncIterator[Any]], method: str
+) -> Callable[[Any, Any], AsyncIterator[Any]]:
+    async def answer(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            check(context, method)
+        except Forbidden as error:
+            await abort_with(context, error)
+        async for message in behaviour(request, context):
+            yield message
+
+    return answer

@@ -1,0 +1,1 @@
+"""What can be seen of allstop from outside: timelines, traces, metrics. Nothing depends on it."""

@@ -1,0 +1,1 @@
+"""What can be seen of a shim from outside. Nothing depends on it."""
