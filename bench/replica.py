@@ -103,6 +103,7 @@ def _options(given: dict[str, Any], watched: Watched) -> CoordinatorOptions:
         on_serving=serving,
         fronts=given["fronts"],
         tls=own_tls(),
+        any_role=True,
     )
 
 

@@ -30,14 +30,14 @@ class Deployment:
         root: a directory that every host sees at the same path; the image store lies below it.
         options: further options of every `allstop shim`, such as ("--criu", PATH).
         coordinators: what the shims dial; empty: the control host.
-        env: further variables of every process.
+        env: further variables of every process; in a lab TCP may be plain.
     """
 
     lab: Lab
     root: Path
     options: Sequence[str] = ()
     coordinators: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: {"ALLSTOP_INSECURE": "1"})
     plane: subprocess.Popen[Any] | None = None
     replicas: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
     shims: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)

@@ -23,7 +23,7 @@ def client_of(output: Output) -> OperatorClient:
         output.note(f"{error.what}; waiting", style="dim")
 
     return OperatorClient(
-        output.addresses, tls=output.tls, patience_s=PATIENCE_S, on_waiting=waiting
+        output.safe_addresses, tls=output.tls, patience_s=PATIENCE_S, on_waiting=waiting
     )
 
 

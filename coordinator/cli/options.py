@@ -50,6 +50,20 @@ def _remember_tls(ctx: click.Context, param: click.Parameter, value: Path | str 
         ctx.ensure_object(Output).tls_files[param.name or ""] = value
 
 
+def _remember_insecure(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and _counts(ctx, param):
+        ctx.ensure_object(Output).insecure = True
+
+
+insecure_option = option(
+    "--insecure",
+    is_flag=True,
+    expose_value=False,
+    callback=_remember_insecure,
+    help="Plain TCP may leave this machine: whoever is on the network may read and stop jobs.",
+)
+
+
 def file(name: str, text: str, **settings: Any) -> Callable[[Function], Function]:
     """An option that takes a file, which must be there."""
     kind = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -70,7 +84,7 @@ def tls_options(function: Function) -> Function:
         file("--tls-ca", f"{ca}for a certificate.", **kept),
     ):  # fmt: skip
         function = add(function)
-    return function
+    return insecure_option(function)
 
 
 # These may stand before or after the verb; the one nearer to the end of the line wins.

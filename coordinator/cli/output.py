@@ -51,6 +51,7 @@ class Output:
         self.format = "table"
         self.coordinators: tuple[str, ...] = ()
         self.tls_files: dict[str, Path | str] = {}  # by name of the option
+        self.insecure = False  # plain TCP may leave this machine
         self.ranks: dict[str, int] = {}  # how much the option counts that was taken last
         self.arguments = tuple(sys.argv[1:] if arguments is None else arguments)
 
@@ -67,6 +68,15 @@ class Output:
         socket = coordinator_socket()
         own = (f"unix:{socket}",) if socket.exists() else ()
         return (*own, f"127.0.0.1:{DEFAULT_PORT}")
+
+    @property
+    def safe_addresses(self) -> tuple[str, ...]:
+        """The same; raises BadRequest where one would be dialled plainly over the network."""
+        from coordinator.security.plain import require_encrypted
+
+        if not self.tls.wanted:
+            require_encrypted(self.addresses, "dialling", insecure=self.insecure)
+        return self.addresses
 
     @property
     def tls(self) -> Tls:

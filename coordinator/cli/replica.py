@@ -61,6 +61,11 @@ def replica_options(function: Function) -> Function:
                 "--http", default=DEFAULT_HTTP, metavar="ADDR", show_default=True,
                 help="host:port of the page to look at and of /metrics; empty: neither.",
             ),
+            option(
+                "--any-role", is_flag=True,
+                help="With --tls-ca: its certificates need not name a role, and each may do"
+                " everything.",
+            ),
             directory("--state-dir", help="[default: ~/.local/state/allstop]"),
             option("--name", default="", help="Of this replica.  [default: host name and pid]"),
             file("--etcd-ca", "Authorities for etcd's certificate, PEM."),
@@ -115,6 +120,8 @@ def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> 
         http=replica["http"],
         http_must=replica["http"] != DEFAULT_HTTP,
         tls=output.tls,
+        any_role=replica["any_role"],
+        insecure=output.insecure,
         etcd=endpoints,
         etcd_ca=replica["etcd_ca"],
         etcd_certificate=replica["etcd_cert"],

@@ -146,7 +146,7 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
 
     return ShimOptions(
         node=node["node"] or socket.gethostname(),
-        coordinators=output.addresses,
+        coordinators=output.safe_addresses,
         credentials=channel_credentials(output.tls),
         server_name=output.tls.server_name,
         store_dir=node["store"].absolute(),

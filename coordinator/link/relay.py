@@ -19,7 +19,7 @@ from coordinator.link.hub import Branch, Hub
 from coordinator.link.mapping import abort_with, error_of_call
 from coordinator.link.names import check_name
 from coordinator.link.stream import Outbox, Right, always
-from coordinator.security.guard import check
+from coordinator.security.guard import Guard
 from coordinator.store.election import Leader
 
 log = structlog.get_logger(__name__)
@@ -74,9 +74,11 @@ class RelayService(carrier_pb2_grpc.CarrierLinkServicer):
         hello_deadline_s: float = WELCOME_S,
         carrier_lease_s: float = CARRIER_LEASE_S,
         outgoing_max: int = OUTGOING_MAX,
+        guard: Guard | None = None,
     ) -> None:
         """`hub` raises LinkError while this process does not lead."""
         self._hub = hub
+        self._guard = guard or Guard()
         self._hello_deadline_s = hello_deadline_s
         self._carrier_lease_s = carrier_lease_s
         self._outgoing_max = outgoing_max
@@ -86,7 +88,7 @@ class RelayService(carrier_pb2_grpc.CarrierLinkServicer):
     ) -> AsyncIterator[carrier_pb2.LeaderMessage]:
         """One carrier's stream, from its CarrierHello to loss or the end of this leadership."""
         try:
-            check(context, CARRY)
+            self._guard.check(context, CARRY)
             hub = self._hub()
             hello = await self._hello(request_iterator)
             outbox: Outbox[carrier_pb2.LeaderMessage] = Outbox(self._outgoing_max)

@@ -17,7 +17,7 @@ from coordinator.link.carrier import HELLO_DEADLINE_S, Carrier
 from coordinator.link.mapping import abort_with
 from coordinator.link.names import check_name
 from coordinator.link.stream import ShimStream
-from coordinator.security.guard import check
+from coordinator.security.guard import Guard
 
 log = structlog.get_logger(__name__)
 
@@ -35,12 +35,14 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
         *,
         hello_deadline_s: float = HELLO_DEADLINE_S,
         node_lease_s: float = NODE_LEASE_S,
+        guard: Guard | None = None,
     ) -> None:
         """A shim that says nothing for `node_lease_s` is lost, though its connection may be well.
 
         gRPC answers pings for a process whose own loop hangs.
         """
         self._carrier = carrier
+        self._guard = guard or Guard()
         self._hello_deadline_s = hello_deadline_s
         self._node_lease_s = node_lease_s
 
@@ -50,7 +52,7 @@ class LinkService(shim_pb2_grpc.ShimLinkServicer):
         """One shim's stream, from Hello to Goodbye or loss."""
         try:
             hello = await self._hello(request_iterator)
-            check(context, ATTACH, node=hello.facts.node)
+            self._guard.check(context, ATTACH, node=hello.facts.node)
             stream = self._carrier.attach(hello)
         except AllstopError as error:
             await abort_with(context, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import grpc
@@ -48,21 +48,31 @@ def _of_certificate(pem: bytes) -> Holder:
     return holder_of(names, units, common[0] if common else "")
 
 
-def check(context: Any, method: str, *, node: str = "") -> None:
-    """Raises Forbidden where the other end may not call this; a shim only for its own `node`."""
-    found = holder(context)
-    if found is None:
-        return
-    require(found, method)
-    if found.role is Role.SHIM and node and found.name != node:
-        raise Forbidden(
-            f"the certificate is of the shim of node {found.name}, not of {node}",
-            advice=f"--node {found.name}, or a certificate for {node}",
-        )
+class Guard:
+    """What a server asks of whoever calls it."""
+
+    def __init__(self, *, any_role: bool = False) -> None:
+        """`any_role`: every certificate of the authority may do everything."""
+        self._any_role = any_role
+
+    def check(self, context: Any, method: str, *, node: str = "") -> None:
+        """Raises Forbidden where the other end may not; a shim may only for its own `node`."""
+        found = None if self._any_role else holder(context)
+        if found is None:
+            return
+        require(found, method)
+        if found.role is Role.SHIM and node and found.name != node:
+            raise Forbidden(
+                f"the certificate is of the shim of node {found.name}, not of {node}",
+                advice=f"--node {found.name}, or a certificate for {node}",
+            )
 
 
-class Guard(grpc.aio.ServerInterceptor):
+class GuardAll(grpc.aio.ServerInterceptor):
     """Checks every call but the long streams, which check themselves when they know their node."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
 
     async def intercept_service(
         self,
@@ -73,18 +83,18 @@ class Guard(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_streaming:
             return handler
-        method = handler_call_details.method
+        check = partial(self._guard.check, method=handler_call_details.method)
         if handler.response_streaming:
-            return handler._replace(unary_stream=_stream(handler.unary_stream, method))
-        return handler._replace(unary_unary=_unary(handler.unary_unary, method))
+            return handler._replace(unary_stream=_stream(handler.unary_stream, check))
+        return handler._replace(unary_unary=_unary(handler.unary_unary, check))
 
 
 def _unary(
-    behaviour: Callable[[Any, Any], Awaitable[Any]], method: str
+    behaviour: Callable[[Any, Any], Awaitable[Any]], check: Callable[[Any], None]
 ) -> Callable[[Any, Any], Awaitable[Any]]:
     async def answer(request: Any, context: Any) -> Any:
         try:
-            check(context, method)
+            check(context)
         except Forbidden as error:
             await abort_with(context, error)
         return await behaviour(request, context)
@@ -93,11 +103,11 @@ def _unary(
 
 
 def _stream(
-    behaviour: Callable[[Any, Any], AsyncIterator[Any]], method: str
+    behaviour: Callable[[Any, Any], AsyncIterator[Any]], check: Callable[[Any], None]
 ) -> Callable[[Any, Any], AsyncIterator[Any]]:
     async def answer(request: Any, context: Any) -> AsyncIterator[Any]:
         try:
-            check(context, method)
+            check(context)
         except Forbidden as error:
             await abort_with(context, error)
         async for message in behaviour(request, context):

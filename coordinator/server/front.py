@@ -53,6 +53,7 @@ class FrontOptions:
     keepalive: Keepalive = field(default_factory=Keepalive)
     node_lease_s: float = NODE_LEASE_S
     tls: Tls = NO_TLS
+    any_role: bool = False
 
     def encoded(self) -> bytes:
         """For the front's stdin."""
@@ -91,6 +92,7 @@ async def run_front(options: FrontOptions) -> None:
             keepalive=options.keepalive,
             node_lease_s=options.node_lease_s,
             tls=options.tls,
+            any_role=options.any_role,
         )
         stack.push_async_callback(serving.stop)
         log.info("serving", pid=os.getpid(), addresses=serving.addresses)

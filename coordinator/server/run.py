@@ -22,6 +22,7 @@ from coordinator.link.names import check_name
 from coordinator.link.options import Keepalive
 from coordinator.link.security import NO_TLS, Dialler, Tls
 from coordinator.link.service import NODE_LEASE_S
+from coordinator.security.plain import require_encrypted
 from coordinator.server.addresses import advertised, is_loopback, is_unix, split
 from coordinator.server.collecting import collect_seldom
 from coordinator.server.embedded import EmbeddedEtcd, start_etcd
@@ -53,6 +54,8 @@ class CoordinatorOptions:
     fronts: int = 0  # processes that have `listen` instead of this one
     peer: str = ""  # what this one listens on when it has fronts; default: a free port beside them
     tls: Tls = NO_TLS  # of all TCP connections but those to etcd
+    any_role: bool = False  # every certificate of the authority may do everything
+    insecure: bool = False  # TCP may be plain beyond this machine, and anybody may do anything
     etcd: tuple[str, ...] = ()
     etcd_ca: Path | None = None
     etcd_certificate: Path | None = None
@@ -102,6 +105,7 @@ async def run_coordinator(options: CoordinatorOptions) -> int:
     collect_seldom()
     allow_many_files()
     policy = policy_of(options.policy)
+    _require_safe(options)
     name = options.name or f"{socket.gethostname()[:NAME_CHARS_MAX]}-{os.getpid()}"
     check_name("coordinator", name)
     async with AsyncExitStack() as stack:
@@ -122,6 +126,17 @@ async def run_coordinator(options: CoordinatorOptions) -> int:
         await _until_the_end(process, stopping, etcd)
     log.info("stopped")
     return 0
+
+
+def _require_safe(options: CoordinatorOptions) -> None:
+    """Raises BadRequest where somebody on the network could do anything, unasked."""
+    if options.tls.certificate is None or options.tls.ca is None:
+        listened = (*options.listen, *((options.peer,) if options.peer else ()))
+        require_encrypted(listened, "listening on", insecure=options.insecure)
+        if options.http:
+            require_encrypted((options.http,), "the page at", insecure=options.insecure)
+    plain = [url for url in options.etcd if not url.startswith("https://")]
+    require_encrypted(plain, "talking to etcd at", insecure=options.insecure)
 
 
 async def _show(
@@ -253,6 +268,7 @@ class _Process:
             keepalive=self._options.keepalive,
             node_lease_s=self._options.node_lease_s,
             tls=self._options.tls,
+            any_role=self._options.any_role,
         )
 
     def _own_listen(self) -> tuple[str, ...]:
@@ -281,6 +297,7 @@ class _Process:
                 keepalive=options.keepalive,
                 node_lease_s=options.node_lease_s,
                 tls=options.tls,
+                any_role=options.any_role,
             ),
         )
 

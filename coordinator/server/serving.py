@@ -24,7 +24,7 @@ from coordinator.link.relay import RelayService
 from coordinator.link.security import NO_TLS, Tls, server_credentials
 from coordinator.link.service import NODE_LEASE_S, LinkService
 from coordinator.link.unreadable import ReadAll
-from coordinator.security.guard import Guard
+from coordinator.security.guard import Guard, GuardAll
 from coordinator.server.addresses import LISTEN_ADVICE
 from coordinator.server.reign import Reign
 
@@ -94,19 +94,24 @@ async def start_serving(
     operator: operator_pb2_grpc.OperatorServicer | None = None,
     tls: Tls = NO_TLS,
     shared_ports: bool = False,
+    any_role: bool = False,
 ) -> Serving:
     """Open every address (port 0: a free one) and serve; raises SetupError naming the address.
 
     `operator` answers operators, by default the seat's reign alone. `shared_ports`: other processes
-    of ours listen on the same ports, and the kernel deals out connections among us.
+    of ours listen on the same ports, and the kernel deals out connections among us. `any_role`:
+    every certificate of the authority may do everything.
     """
     credentials = server_credentials(tls)
+    guard = Guard(any_role=any_role)
     options = dict(server_options(keepalive or Keepalive()))
     options["grpc.so_reuseport"] = int(shared_ports)
-    server = grpc.aio.server(interceptors=[Guard(), ReadAll()], options=list(options.items()))
+    server = grpc.aio.server(
+        interceptors=[GuardAll(guard), ReadAll()], options=list(options.items())
+    )
     operator = operator or OperatorService(seat.desk)
-    link = LinkService(seat.carrier, node_lease_s=node_lease_s)
-    relay = RelayService(seat.hub)
+    link = LinkService(seat.carrier, node_lease_s=node_lease_s, guard=guard)
+    relay = RelayService(seat.hub, guard=guard)
     operator_pb2_grpc.add_OperatorServicer_to_server(operator, server)  # type: ignore[no-untyped-call]
     shim_pb2_grpc.add_ShimLinkServicer_to_server(link, server)  # type: ignore[no-untyped-call]
     carrier_pb2_grpc.add_CarrierLinkServicer_to_server(relay, server)  # type: ignore[no-untyped-call]

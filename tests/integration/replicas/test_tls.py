@@ -9,8 +9,6 @@ import pytest
 
 from coordinator.api.client import OperatorClient
 from coordinator.core.errors import LinkError
-from coordinator.link.security import Tls
-from tests.contract.etcd_process import Certificates
 from tests.integration.replicas.kit import (
     WAIT_S,
     Watchful,
@@ -21,6 +19,7 @@ from tests.integration.replicas.kit import (
     eventually,
     replicas,
 )
+from tests.support.certificates import Certificates
 
 pytestmark = [pytest.mark.etcd, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -30,24 +29,25 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("tls"))
 
 
-def flags(files: Certificates, name: str) -> tuple[str, ...]:
-    names = {"ca": "ca.crt", "cert": f"{name}.crt", "key": f"{name}.key"}
-    return tuple(f"--tls-{option}={files[file]}" for option, file in names.items())
-
-
 async def test_replicas_fronts_shims_and_operators_over_mutual_tls(
     etcd_server: object, tmp_path: Path, files: Certificates
 ) -> None:
     place: tuple[str, str, Path] = (etcd_server.endpoint, "/tls", tmp_path)  # type: ignore[attr-defined]
-    ours = Tls(files["ca.crt"], files["client.crt"], files["client.key"])
-    async with replicas(*place, "one", options=flags(files, "server")) as them:
+    async with replicas(*place, "one", options=files.flags("coordinator", "c")) as them:
         one, two = them.running["one"], await them.start("two", "--fronts", "2")
         shims = [
-            Watchful(each.address, f"n{worker}", tls=ours, job="llm", worker=worker, workers=2)
+            Watchful(
+                each.address,
+                f"n{worker}",
+                tls=files.of("shim", f"n{worker}"),
+                job="llm",
+                worker=worker,
+                workers=2,
+            )
             for worker, each in enumerate((one, two))
         ]
         await asyncio.gather(*(attach(shim) for shim in shims))
-        client = flags(files, "client")
+        client = files.flags("operator", "ada")
         # through a front of a replica that does not lead: four encrypted hops
         code, said, told = await cli("checkpoint", "llm", f"--coordinator={two.address}", *client)
         assert code == 0, told
@@ -70,7 +70,8 @@ async def test_replicas_fronts_shims_and_operators_over_mutual_tls(
 async def test_bad_files_are_named_before_anything_starts(
     files: Certificates, tmp_path: Path
 ) -> None:
-    mixed = (f"--tls-cert={files['server.crt']}", f"--tls-key={files['client.key']}")
+    one, other = files.of("coordinator", "c"), files.of("operator", "ada")
+    mixed = (f"--tls-cert={one.certificate}", f"--tls-key={other.key}")
     for line in (
         ("coordinator", "--etcd", "127.0.0.1:1", "--state-dir", str(tmp_path)),
         ("jobs", "--coordinator=127.0.0.1:1"),
@@ -81,7 +82,7 @@ async def test_bad_files_are_named_before_anything_starts(
         async with asyncio.timeout(WAIT_S):
             _, told = await process.communicate()
         assert process.returncode == 14
-        assert b"client.key is not the one of the certificate" in told
+        assert b"operator-ada.key is not the one of the certificate" in told
 
 
 @pytest.mark.root
@@ -93,7 +94,7 @@ async def test_a_real_shim_finds_the_coordinator_that_lives(
     if os.geteuid() != 0:
         pytest.skip("needs root")
     place: tuple[str, str, Path] = (etcd_server.endpoint, "/shim", tmp_path)  # type: ignore[attr-defined]
-    async with replicas(*place, "one", "two", options=flags(files, "server")) as them:
+    async with replicas(*place, "one", "two", options=files.flags("coordinator", "c")) as them:
         one, two = them.running["one"], them.running["two"]
         (tmp_path / "store").mkdir()
         places = ("--staging", "--run-dir", "--node-state")
@@ -101,7 +102,7 @@ async def test_a_real_shim_finds_the_coordinator_that_lives(
             *allstop("shim", "--node", "spare", "--store", str(tmp_path / "store")),
             *(part for name in places for part in (name, str(tmp_path / name.strip("-")))),
             *("--coordinator", "127.0.0.1:1", "--coordinator", one.address),
-            *("--coordinator", two.address, *flags(files, "client")),
+            *("--coordinator", two.address, *files.flags("shim", "spare")),
             stdin=asyncio.subprocess.DEVNULL,
             env=environment(),
         )
@@ -109,8 +110,8 @@ async def test_a_real_shim_finds_the_coordinator_that_lives(
             await one.said('"node": "spare".*shim attached')
             one.kill(signal.SIGKILL)
             await two.said('"node": "spare".*shim attached')
-            ours = Tls(files["ca.crt"], files["client.crt"], files["client.key"])
-            async with OperatorClient([two.address], tls=ours, patience_s=WAIT_S) as client:
+            eyes = files.of("viewer", "eve")
+            async with OperatorClient([two.address], tls=eyes, patience_s=WAIT_S) as client:
                 (node,) = await client.nodes()
             assert (node.facts.node, node.state) == ("spare", "attached")
         finally:

@@ -68,6 +68,7 @@ async def traced(tmp_path: Path, criu_path: str, protocol: str) -> AsyncIterator
         stack.enter_context(collector(lab, spans))
         port = GRPC_PORT if protocol == "grpc" else HTTP_PORT
         pair.deployment.env = {
+            **pair.deployment.env,
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{lab.control.address}:{port}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
             "OTEL_BSP_SCHEDULE_DELAY": "200",
