@@ -20,6 +20,11 @@ from coordinator.cli.output import Output
     "whose only channels are TCP.",
 )
 @option("--stop", is_flag=True, help="End the job once the snapshot is committed.")
+@option(
+    "--wait/--detach",
+    default=True,
+    help="Follow it to its end, or say its id as soon as it has begun.  [default: wait]",
+)
 @deadline_option
 @option(
     "--phase-deadline",
@@ -37,12 +42,19 @@ def checkpoint(
     job: str,
     cut: str,
     stop: bool,
+    wait: bool,
     deadline_s: float,
     phase_deadlines_s: tuple[tuple[str, float], ...],
 ) -> int:
     """Stop all ranks of JOB, save them as one snapshot, and let the job run on.
 
     Ctrl-C leaves the checkpoint running; `allstop abort` undoes it.
+
+    \b
+    Examples:
+      allstop checkpoint llm
+      allstop checkpoint llm --deadline 2m --phase-deadline park=30s
+      allstop checkpoint llm --detach -o json
     """
     from coordinator.cli.follow import follow
     from coordinator.core.model import Cut, Phase
@@ -57,4 +69,5 @@ def checkpoint(
             phase_deadlines_s={Phase(phase): seconds for phase, seconds in phase_deadlines_s},
         ),
         deadline_s=deadline_s,
+        to_the_end=wait,
     )

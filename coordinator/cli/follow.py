@@ -22,12 +22,20 @@ GRACE_S = 60.0  # by which we outwait the coordinator's deadline, for its undo
 
 
 def follow(
-    output: Output, begin: Callable[[OperatorClient], Events], *, deadline_s: float = 0.0
+    output: Output,
+    begin: Callable[[OperatorClient], Events],
+    *,
+    deadline_s: float = 0.0,
+    to_the_end: bool = True,
 ) -> int:
     """Begin (or join) an action, show its progress and its end, and return the exit code.
 
+    Without `to_the_end` it says the action's id as soon as it has begun, and leaves.
+
     Ctrl-C leaves it running and says how to go on. Raises AllstopError when nothing began.
     """
+    if not to_the_end:
+        return _begin(output, begin)
     limit_s = deadline_s + GRACE_S if deadline_s else FOLLOW_S
     shown = progress(output.people)
     try:
@@ -48,6 +56,27 @@ def follow(
     output.emit(
         {"action": end.action, **records},
         lambda: whole_view(end.snapshot, end.attempt, end.restore),
+    )
+    return 0
+
+
+def _begin(output: Output, begin: Callable[[OperatorClient], Events]) -> int:
+    """Begin it and leave at its first word; raises AllstopError when nothing began."""
+
+    async def first() -> ActionEvent:
+        async with (
+            asyncio.timeout(GRACE_S),
+            client_of(output) as client,
+            aclosing(begin(client)) as events,
+        ):
+            async for event in events:
+                return event
+        raise BugError("the coordinator ended the stream without a word", definite=False)
+
+    event = asyncio.run(first())
+    output.emit(
+        {"action": event.action, "state": event.state, "reason": event.reason},
+        lambda: f"{event.action} {event.state}: `allstop watch {event.action}` follows it",
     )
     return 0
 

@@ -35,6 +35,8 @@ VERBS = {
     "show": ("Look", "All that is known of one snapshot, checkpoint or restore."),
     "trace": ("Look", "Where the time of a checkpoint or restore went, as a waterfall."),
     "certs": ("Run", "An authority of your own, and certificates with roles."),
+    "doctor": ("Try", "What a shim would miss on this machine, line by line."),
+    "completion": ("Try", "Completion of verbs and options for your shell."),
     "bench": ("Try", "Measure what it costs on this machine, beside the floor."),
     "demo": ("Try", "A real two-node job is saved, loses a node, and comes back bit-exact."),
 }

@@ -143,7 +143,9 @@ Shim = Callable[..., tuple[ShimOptions, WorkerSpec | None]]
 
 
 def test_a_spare(shim: Shim) -> None:
-    options, worker = shim("shim", "--node", "n3", "--coordinator", "h:1", "--coordinator", "i:2")
+    options, worker = shim(
+        "shim", "--node", "n3", "--insecure", "--coordinator", "h:1", "--coordinator", "i:2"
+    )
     assert worker is None
     assert (options.node, options.coordinators) == ("n3", ("h:1", "i:2"))
     assert options.staging_dir == STAGING_DIRECTORY

@@ -1,0 +1,83 @@
+"""`allstop doctor`"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from coordinator.cli.options import asking, directory, option
+from coordinator.cli.output import Output
+from coordinator.cli.shim import STORE_DIRECTORY
+from coordinator.core.errors import AllstopError, SetupError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from worker_shim.examination import Line
+
+STYLES = {"ok": "green", "warning": "yellow", "fix": "bold red"}
+
+
+@click.command()
+@directory("--store", default=STORE_DIRECTORY, show_default=True, help="As of the shim.")
+@directory("--staging", help="As of the shim.")
+@option("--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+@asking
+@click.pass_obj
+def doctor(output: Output, store: Path, staging: Path | None, criu: Path | None) -> None:
+    """Look at this machine and say what a shim would miss on it, line by line.
+
+    Kernel, CRIU, capabilities, network lock, space, clock, drivers, and whether a coordinator
+    answers. Exit code 14 when something has to be fixed.
+
+    \b
+    Examples:
+      allstop doctor
+      allstop doctor --coordinator 10.0.0.1:7411 --store /shared/allstop
+    """
+    from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY
+    from worker_shim.examination import Places, Verdict, examine
+
+    places = Places(store, staging or STAGING_DIRECTORY, RUN_DIRECTORY, criu)
+    lines = [*asyncio.run(examine(places)), _coordinator(output)]
+    output.emit({"lines": [asdict(line) for line in lines]}, lambda: table_of(lines))
+    wrong = [line for line in lines if line.verdict is Verdict.FIX]
+    if wrong:
+        raise SetupError(
+            f"{len(wrong)} of {len(lines)} things have to be fixed: "
+            + ", ".join(line.what for line in wrong),
+            advice="the lines above say how",
+        )
+
+
+def _coordinator(output: Output) -> Line:
+    """Whether one answers, and leads or knows who does."""
+    from coordinator.api.client import OperatorClient
+    from worker_shim.examination import Line, Verdict
+
+    async def ask() -> int:
+        async with OperatorClient(output.safe_addresses, tls=output.tls) as client:
+            return len(await client.nodes())
+
+    try:
+        nodes = asyncio.run(ask())
+    except AllstopError as error:
+        return Line("coordinator", Verdict.WARNING, error.what, error.advice)
+    return Line("coordinator", Verdict.OK, f"one answers; it knows {nodes} nodes")
+
+
+def table_of(lines: list[Line]) -> Table:
+    """One row a line."""
+    from rich.text import Text
+
+    from coordinator.cli.tables import table
+
+    rows = table("", "WHAT", "FOUND", "WHAT TO DO")
+    for line in lines:
+        verdict = Text(line.verdict, style=STYLES[line.verdict])
+        rows.add_row(verdict, line.what, line.found, line.advice)
+    return rows
