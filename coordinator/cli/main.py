@@ -33,6 +33,7 @@ VERBS = {
     "nodes": ("Look", "All nodes: state, workers, what they have."),
     "snapshots": ("Look", "A job's snapshots, the newest first."),
     "show": ("Look", "All that is known of one snapshot, checkpoint or restore."),
+    "top": ("Look", "All jobs and what runs of them, as it changes."),
     "trace": ("Look", "Where the time of a checkpoint or restore went, as a waterfall."),
     "certs": ("Run", "An authority of your own, and certificates with roles."),
     "doctor": ("Try", "What a shim would miss on this machine, line by line."),

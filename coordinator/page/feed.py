@@ -88,6 +88,12 @@ class Feed:
         finally:
             self._viewers -= 1
 
+    async def look(self) -> dict[str, Any]:
+        """How things are, asked for now; raises what the client raises."""
+        jobs, nodes = await asyncio.gather(self._client.jobs(), self._client.nodes())
+        self._publish(jobs, nodes, "")
+        return self._state
+
     async def close(self) -> None:
         """End what runs."""
         tasks = [*self._following.values(), *([self._asking] if self._asking else [])]
