@@ -395,6 +395,10 @@ class _Context:
     async def abort(self, code: Code, details: str = "", trailing_metadata: Any = ()) -> None:
         raise Aborted(code, details, trailing_metadata)
 
+    def auth_context(self) -> dict[str, tuple[bytes, ...]]:
+        """Connections are plain here."""
+        return {}
+
     def __getattr__(self, name: str) -> Any:
         raise NotImplementedError(f"the context's {name} is not simulated")
 

@@ -64,14 +64,13 @@ class Viewer:
     async def look(self) -> None:
         """Keep every state that comes, until cancelled."""
         line = [sys.executable, "-c", FOLLOW, f"{PAGE}/api/events"]
-        process = self.host.popen(line, stdout=subprocess.PIPE, text=True)
-        try:
-            while text := await asyncio.to_thread(process.stdout.readline):  # type: ignore[union-attr]
-                if text.startswith("data: "):
-                    self.states.append(json.loads(text.removeprefix("data: ")))
-        finally:
-            process.kill()
-            process.wait(20)
+        with self.host.popen(line, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                while text := await asyncio.to_thread(process.stdout.readline):
+                    if text.startswith("data: "):
+                        self.states.append(json.loads(text.removeprefix("data: ")))
+            finally:
+                process.kill()
 
     def live(self) -> list[dict[str, Any]]:
         """What it saw of the running action, one after another."""
