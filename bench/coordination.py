@@ -166,19 +166,19 @@ class Star:
         try:
             before = (await kv.read(Range(PREFIX))).revision
             await self.checkpoint()
-            after = (await kv.read(Range(PREFIX))).revision
             revisions: set[int] = set()
             keys = 0
+            awaited = {"latest", "timelines"}  # the last of the commit, and what is put after it
             async with asyncio.timeout(60):
                 async with aclosing(kv.watch(PREFIX, before + 1)) as changes:
                     async for change in changes:
                         assert not isinstance(change, Compacted)
                         revisions.add(change.revision)
                         keys += 1
-                        # the commit is one transaction of three keys; `latest` is its last
-                        if change.revision >= after and change.key.endswith("/latest"):
+                        awaited -= set(change.key.split("/"))
+                        if not awaited:
                             break
-            return after - before, keys
+            return len(revisions), keys
         finally:
             await kv.close()
 

@@ -34,8 +34,8 @@ def test_shims_with_and_without_fronts() -> None:
         assert 0 < found["parked"]["p50_ms"] < found["cut"]["p50_ms"]
         assert found["cut"]["p50_ms"] < found["committed"]["p50_ms"]
         assert found["floor_ms"] > 0
-        assert found["etcd_transactions"] <= 5, "admitted, cut, workers, committed"
-        assert found["etcd_keys"] == 12 + 5
+        assert found["etcd_transactions"] <= 6, "admitted, cut, workers, committed, timeline"
+        assert found["etcd_keys"] == 12 + 6
     rounds, rest = 4, 8  # a message of each carrier a round; the last round may be in pieces
     assert plain["messages"] <= rounds + rest
     assert behind["messages"] <= 2 * rounds + rest, "in proportion to fronts, not to shims"
