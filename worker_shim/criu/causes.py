@@ -260,3 +260,18 @@ def details(log: str, stderr: str = "") -> tuple[str, ...]:
         return errors[:LOG_LINES_MAX]
     said: Iterable[str] = (*log.splitlines(), *stderr.splitlines())
     return tuple(line.strip() for line in said if line.strip())[-LOG_LINES_MAX:]
+
+
+def as_markdown() -> str:
+    """All rows as a table for people: `python -m worker_shim.criu.causes`."""
+    rows = ["| CRIU says | which means | what to do |", "|---|---|---|"]
+    for cause in CAUSES:
+        pattern = cause.pattern.pattern.replace("|", "\\|")
+        sentence = re.sub(r"\{\d\}", "…", cause.sentence)
+        advice = re.sub(r"\{\d\}", "…", cause.advice)
+        rows.append(f"| `{pattern}` | {sentence} | {advice} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")
