@@ -7,6 +7,7 @@ sources of 4.2; where the field reported them: github.com/checkpoint-restore/cri
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -274,4 +275,4 @@ def as_markdown() -> str:
 
 
 if __name__ == "__main__":
-    print(as_markdown(), end="")
+    sys.stdout.write(as_markdown())
