@@ -22,6 +22,8 @@ from coordinator.link.options import client_options
 
 JOB = "llm"
 ATTACHING_MAX = 16  # streams that this process opens at once
+ATTACH_TRIES, ATTACH_PAUSE_S = 50, 0.2
+NO_LEADER = "no leader yet"
 TICK_S = 0.05
 SIGN_OF_LIFE = shim_pb2.ShimMessage()
 OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
@@ -57,9 +59,15 @@ class Host:
         return self.look()
 
     async def _attach(self, shim: LeanShim) -> None:
+        """A front may answer before it follows the leader: then it is asked again."""
         async with self._opening:
-            self._spawn(shim.run())
-            await shim.attached.wait()
+            for _ in range(ATTACH_TRIES):
+                self._spawn(shim.run())
+                await shim.attached.wait()
+                if NO_LEADER not in shim.failure:
+                    return
+                await asyncio.sleep(ATTACH_PAUSE_S)
+                shim.begin_anew()
 
     async def _report(self, every_s: float) -> None:
         """Every shim gives a sign of life once in `every_s`; they do not speak together."""

@@ -87,6 +87,11 @@ class LeanShim:
         finally:
             self.attached.set()  # whoever waits for that looks at `failure`
 
+    def begin_anew(self) -> None:
+        """Forget that the stream ended; `run` may be called again."""
+        self.failure = ""
+        self.attached.clear()
+
     async def say(self, message: shim_pb2.ShimMessage) -> None:
         """Send something that is no answer."""
         if not self.failure and self.attached.is_set():
