@@ -5,7 +5,7 @@ gRPC parses a request before any handler sees it; what the parser raises would b
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ from allstop.v1 import shim_pb2
 from google.protobuf.message import DecodeError
 
 from coordinator.core.errors import BadRequest
+from coordinator.link.checked import checked
 from coordinator.link.limits import check_said
-from coordinator.link.mapping import abort_with
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,13 @@ class ReadAll(grpc.aio.ServerInterceptor):
         if handler is None or handler.request_deserializer is None:
             return handler
         readable = handler._replace(request_deserializer=_reader(handler.request_deserializer))
-        if handler.request_streaming:
-            return readable
-        if handler.response_streaming:
-            return readable._replace(unary_stream=_stream(handler.unary_stream))
-        return readable._replace(unary_unary=_unary(handler.unary_unary))
+        return checked(readable, _require_readable)
+
+
+def _require_readable(request: Any, context: Any) -> None:
+    """Raises what is wrong with a request that could not be read."""
+    if isinstance(request, Unreadable):
+        raise request.error
 
 
 def _reader(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -69,24 +71,3 @@ def _reader(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
             return Unreadable(BadRequest(what, advice=advice))
 
     return read
-
-
-def _unary(behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def answer(request: Any, context: Any) -> Any:
-        if isinstance(request, Unreadable):
-            await abort_with(context, request.error)
-        return await behaviour(request, context)
-
-    return answer
-
-
-def _stream(
-    behaviour: Callable[[Any, Any], AsyncIterator[Any]],
-) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def answer(request: Any, context: Any) -> AsyncIterator[Any]:
-        if isinstance(request, Unreadable):
-            await abort_with(context, request.error)
-        async for message in behaviour(request, context):
-            yield message
-
-    return answer

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import lru_cache, partial
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any
 
 import grpc
@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 
 from coordinator.core.errors import Forbidden
-from coordinator.link.mapping import abort_with
+from coordinator.link.checked import checked
 from coordinator.security.roles import Holder, Role, holder_of, require
 
 CERTIFICATES_KEPT = 4_096
@@ -81,36 +81,7 @@ class GuardAll(grpc.aio.ServerInterceptor):
     ) -> Any:
         """Put the check before the handler."""
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
-            return handler
-        check = partial(self._guard.check, method=handler_call_details.method)
-        if handler.response_streaming:
-            return handler._replace(unary_stream=_stream(handler.unary_stream, check))
-        return handler._replace(unary_unary=_unary(handler.unary_unary, check))
-
-
-def _unary(
-    behaviour: Callable[[Any, Any], Awaitable[Any]], check: Callable[[Any], None]
-) -> Callable[[Any, Any], Awaitable[Any]]:
-    async def answer(request: Any, context: Any) -> Any:
-        try:
-            check(context)
-        except Forbidden as error:
-            await abort_with(context, error)
-        return await behaviour(request, context)
-
-    return answer
-
-
-def _stream(
-    behaviour: Callable[[Any, Any], AsyncIterator[Any]], check: Callable[[Any], None]
-) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def answer(request: Any, context: Any) -> AsyncIterator[Any]:
-        try:
-            check(context)
-        except Forbidden as error:
-            await abort_with(context, error)
-        async for message in behaviour(request, context):
-            yield message
-
-    return answer
+        if handler is None:
+            return None
+        method = handler_call_details.method
+        return checked(handler, lambda _, context: self._guard.check(context, method))
