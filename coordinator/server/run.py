@@ -37,7 +37,8 @@ from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
 from coordinator.store.kv import KeyValue
 from coordinator.store.timed import TimedKeyValue
 from coordinator.telemetry.metrics import Now
-from coordinator.telemetry.observer import Telemetry, exporter_wanted
+from coordinator.telemetry.observer import Telemetry
+from coordinator.telemetry.wanted import exporter_wanted
 
 log = structlog.get_logger(__name__)
 
@@ -113,7 +114,7 @@ async def run_coordinator(options: CoordinatorOptions) -> int:
         dialler = Dialler(options.tls, keepalive=options.keepalive, options=OWN_POOL)
         etcd = await _embedded(options, stack)
         reach = _etcd_options(options, etcd)
-        telemetry = Telemetry(exporter=exporter_wanted(name))
+        telemetry = Telemetry(exporter=exporter_wanted("allstop-coordinator", name))
         if telemetry.exporter is not None:
             stack.push_async_callback(telemetry.exporter.close)
         kv = TimedKeyValue(EtcdKeyValue(reach), telemetry.metrics.etcd_answered)

@@ -39,7 +39,7 @@ PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
 SCOPE = "allstop"
 
 
-def exporter_wanted(environment: Mapping[str, str]) -> SpanExporter | None:
+def chosen_by(environment: Mapping[str, str]) -> SpanExporter | None:
     """The exporter that the OTEL_* variables ask for; None: none, which is the default.
 
     OTEL_TRACES_EXPORTER (otlp, console, none) counts first, then whether there is an OTLP endpoint.
@@ -137,12 +137,6 @@ class Exporter:
                 await asyncio.to_thread(self._provider.shutdown)
         except TimeoutError:
             log.warning("traces were not all sent", advice="is the OTLP endpoint well?")
-
-
-def exporter(service: str, instance: str, **attributes: str) -> Exporter | None:
-    """What the environment asks for; None when it asks for nothing. Raises BadRequest."""
-    spans = exporter_wanted(os.environ)
-    return Exporter(service, instance, spans, attributes=attributes) if spans is not None else None
 
 
 def _below(trace: int, parent: int) -> Context:

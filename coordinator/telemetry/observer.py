@@ -5,7 +5,6 @@ The core knows nothing of this, and nothing that breaks in here breaks anything 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,15 +22,6 @@ if TYPE_CHECKING:
     from coordinator.telemetry.export import Exporter
 
 log = structlog.get_logger(__name__)
-
-
-def exporter_wanted(name: str) -> Exporter | None:
-    """What the OTEL_* variables ask for; the SDK is only loaded where they ask for something."""
-    if not any(variable.startswith("OTEL_") for variable in os.environ):
-        return None
-    from coordinator.telemetry.export import exporter
-
-    return exporter("allstop-coordinator", name)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import structlog
 
 from coordinator.core.errors import Fenced
+from coordinator.telemetry.wanted import exporter_wanted
 from worker_shim.agent.agent import Agent
 from worker_shim.agent.build import build
 from worker_shim.agent.fence import Fence
@@ -27,9 +27,6 @@ from worker_shim.agent.worker import Worker
 from worker_shim.facts import NodeProbe
 from worker_shim.telemetry.metrics import ShimMetrics, ShimNow, WorkerNow, serve_metrics
 from worker_shim.telemetry.watched import Watched
-
-if TYPE_CHECKING:
-    from coordinator.telemetry.export import Exporter
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +58,9 @@ async def _run(
     options: ShimOptions, spec: WorkerSpec | None, drivers: Drivers, probe: NodeProbe
 ) -> int:
     fence = Fence(options.state_dir / options.node)
-    watched = Watched(options.node, ShimMetrics(), _exporter(options.node))
+    about = {"allstop.node": options.node}
+    exporter = exporter_wanted("allstop-shim", options.node, **about)
+    watched = Watched(options.node, ShimMetrics(), exporter)
     agent = Agent(drivers, fence, probe, watched.finished)
     stream = Stream(
         options.coordinators,
@@ -111,15 +110,6 @@ async def _run(
             stop_metrics()
             if agent.copying:
                 _end_anyway(code)
-
-
-def _exporter(node: str) -> Exporter | None:
-    """What the OTEL_* variables ask for; the SDK is only loaded where they ask for something."""
-    if not any(name.startswith("OTEL_") for name in os.environ):
-        return None
-    from coordinator.telemetry.export import exporter
-
-    return exporter("allstop-shim", node, **{"allstop.node": node})
 
 
 def _serve_metrics(
