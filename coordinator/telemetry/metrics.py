@@ -6,15 +6,14 @@ What happens is counted when it happens; how things are is read when somebody as
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from coordinator.core.model import AttemptRecord, RestoreRecord, Snapshot
-from coordinator.telemetry.version import own_version
+from coordinator.telemetry.families import Present, build_info, family
 
 PHASE_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 PAUSE_S = (0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)
@@ -55,9 +54,7 @@ class Metrics:
 
     def __post_init__(self) -> None:
         registry = self.registry
-        Gauge("allstop_build_info", "What runs here", ["version"], registry=registry).labels(
-            own_version()
-        ).set(1)
+        build_info(registry)
         self._attempts = Counter(
             "allstop_attempts",
             "Checkpoints that have ended, by how and why",
@@ -112,17 +109,11 @@ class Metrics:
             buckets=STORE_S,
             registry=registry,
         )
-        registry.register(_Present(self))
+        registry.register(Present(lambda: _present(self.now())))
 
     def attempt_ended(self, record: AttemptRecord, snapshot: Snapshot | None) -> None:
         """A checkpoint is over."""
-        failure = record.failure
-        self._attempts.labels(
-            record.job,
-            "committed" if snapshot is not None else "aborted",
-            failure.kind if failure is not None else "",
-            failure.phase if failure is not None else "",
-        ).inc()
+        self._count(self._attempts, record, "aborted" if snapshot is None else "committed")
         self._phases("checkpoint", record)
         if snapshot is None:
             return
@@ -133,13 +124,7 @@ class Metrics:
 
     def restore_ended(self, record: RestoreRecord) -> None:
         """A restore is over."""
-        failure = record.failure
-        self._restores.labels(
-            record.job,
-            "failed" if failure is not None else "running",
-            failure.kind if failure is not None else "",
-            failure.phase if failure is not None else "",
-        ).inc()
+        self._count(self._restores, record, "running" if record.failure is None else "failed")
         self._phases("restore", record)
 
     def refused(self, kind: str) -> None:
@@ -150,37 +135,30 @@ class Metrics:
         """A request to etcd has ended: ok, refused, or lost (nobody knows)."""
         self._store.labels(operation, outcome).observe(took_s)
 
+    def _count(self, ends: Counter, record: AttemptRecord | RestoreRecord, outcome: str) -> None:
+        failure = record.failure
+        why = (failure.kind, failure.phase) if failure is not None else ("", "")
+        ends.labels(record.job, outcome, *why).inc()
+
     def _phases(self, action: str, record: AttemptRecord | RestoreRecord) -> None:
         for timing in record.timings:
             self._phase.labels(action, str(timing.phase)).observe(timing.took_ms / 1000)
 
 
-class _Present(Collector):
-    """How things are, asked for at each scrape."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Every gauge that has no memory."""
-        now = self._metrics.now()
-        yield _gauge("allstop_leader", "1 where this replica leads", {(): float(now.leading)})
-        if now.leading:
-            yield _gauge("allstop_epoch", "Epoch of this leader", {(): now.epoch})
-            yield _gauge(
-                "allstop_connected_shims", "Shims that the leader reaches", {(): now.connected}
-            )
-            yield _gauge("allstop_carriers", "Carriers that follow this leader", {(): now.carriers})
-            yield from _jobs(now.jobs)
-        yield _gauge("allstop_carried_shims", "Shims with a stream here", {(): now.carried})
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing: names are known when they are collected."""
-        return iter(())
+def _present(now: Now) -> Iterator[GaugeMetricFamily]:
+    yield family("allstop_leader", "1 where this replica leads", {(): float(now.leading)})
+    if now.leading:
+        yield family("allstop_epoch", "Epoch of this leader", {(): now.epoch})
+        yield family(
+            "allstop_connected_shims", "Shims that the leader reaches", {(): now.connected}
+        )
+        yield family("allstop_carriers", "Carriers that follow this leader", {(): now.carriers})
+        yield from _jobs(now.jobs)
+    yield family("allstop_carried_shims", "Shims with a stream here", {(): now.carried})
 
 
 def _jobs(jobs: tuple[JobNow, ...]) -> Iterator[GaugeMetricFamily]:
-    yield _gauge(
+    yield family(
         "allstop_job_state", "1 for the state a job is in",
         {(each.job, each.state): 1.0 for each in jobs}, "job", "state",
     )  # fmt: skip
@@ -208,13 +186,4 @@ def _jobs(jobs: tuple[JobNow, ...]) -> Iterator[GaugeMetricFamily]:
         found: dict[tuple[str, ...], float] = {
             (each.job,): value for each in jobs if (value := of(each)) is not None
         }
-        yield _gauge(name, about, found, "job")
-
-
-def _gauge(
-    name: str, about: str, values: Mapping[tuple[str, ...], float], *labels: str
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, about, labels=labels)
-    for label_values, value in values.items():
-        family.add_metric(label_values, value)
-    return family
+        yield family(name, about, found, "job")

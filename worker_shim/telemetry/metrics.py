@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
 
 from coordinator.core.errors import SetupError
 from coordinator.core.model import Phase
-from coordinator.telemetry.version import own_version
+from coordinator.telemetry.families import Present, build_info, family
 from worker_shim.agent.order import Order, Outcome
 
 ORDER_S = (0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -50,8 +49,7 @@ class ShimMetrics:
 
     def __post_init__(self) -> None:
         registry = self.registry
-        build = Gauge("allstop_build_info", "What runs here", ["version"], registry=registry)
-        build.labels(own_version()).set(1)
+        build_info(registry)
         self._orders = Histogram(
             "allstop_shim_order_duration_seconds",
             "How long an order took, from its receipt to its answer",
@@ -69,7 +67,7 @@ class ShimMetrics:
         self._dumped = Counter(
             "allstop_shim_dumped_bytes", "Images that CRIU has written", ["job"], registry=registry
         )
-        registry.register(_Present(self))
+        registry.register(Present(lambda: _present(self.now())))
 
     def order_ended(self, order: Order, outcome: Outcome) -> None:
         """An order has ended."""
@@ -81,48 +79,36 @@ class ShimMetrics:
             self._dumped.labels(order.job).inc(outcome.record.image_bytes)
 
 
-class _Present(Collector):
-    """How things are, asked for at each scrape."""
-
-    def __init__(self, metrics: ShimMetrics) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Every gauge that has no memory."""
-        now = self._metrics.now()
-        plain = (
-            ("allstop_shim_connected", "1 while a coordinator has its stream", now.connected),
-            ("allstop_shim_epoch", "Highest epoch it has obeyed", now.epoch),
-            ("allstop_shim_staging_free_bytes", "Room for images", now.staging_free_bytes),
-        )
-        for name, about, value in plain:
-            yield GaugeMetricFamily(name, about, value=float(value))
-        state = GaugeMetricFamily(
-            "allstop_shim_worker_state",
-            "1 for the state a worker is in",
-            labels=("job", "worker", "state"),
-        )
-        ranks = _of_worker("allstop_shim_ranks", "Ranks that are known")
-        parked = _of_worker("allstop_shim_parked_ranks", "Ranks that wait at the target of a hold")
-        left = _of_worker(
-            "allstop_shim_hold_left_seconds", "Until the dead-man timer lets the worker go"
-        )
-        for each in now.workers:
-            place = (each.job, str(each.worker))
-            state.add_metric((*place, each.state), 1)
-            ranks.add_metric(place, each.ranks)
-            parked.add_metric(place, each.parked)
-            if each.hold_left_s:
-                left.add_metric(place, each.hold_left_s)
-        yield from (state, ranks, parked, left)
-
-    def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing: names are known when they are collected."""
-        return iter(())
+def _present(now: ShimNow) -> Iterator[GaugeMetricFamily]:
+    for name, about, value in (
+        ("connected", "1 while a coordinator has its stream", now.connected),
+        ("epoch", "Highest epoch it has obeyed", now.epoch),
+        ("staging_free_bytes", "Room for images", now.staging_free_bytes),
+    ):
+        yield family(f"allstop_shim_{name}", about, {(): float(value)})
+    yield from _workers({(each.job, str(each.worker)): each for each in now.workers})
 
 
-def _of_worker(name: str, about: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(name, about, labels=("job", "worker"))
+def _workers(workers: dict[tuple[str, str], WorkerNow]) -> Iterator[GaugeMetricFamily]:
+    states: dict[tuple[str, ...], float] = {
+        (*place, each.state): 1.0 for place, each in workers.items()
+    }
+    about = "1 for the state a worker is in"
+    yield family("allstop_shim_worker_state", about, states, "job", "worker", "state")
+    rows: tuple[tuple[str, str, Callable[[WorkerNow], float | None]], ...] = (
+        ("ranks", "Ranks that are known", lambda worker: worker.ranks),
+        ("parked_ranks", "Ranks that wait at the target of a hold", lambda worker: worker.parked),
+        (
+            "hold_left_seconds",
+            "Until the dead-man timer lets the worker go",
+            lambda worker: worker.hold_left_s or None,
+        ),
+    )
+    for name, about, of in rows:
+        found: dict[tuple[str, ...], float] = {
+            place: value for place, each in workers.items() if (value := of(each)) is not None
+        }
+        yield family(f"allstop_shim_{name}", about, found, "job", "worker")
 
 
 def serve_metrics(registry: CollectorRegistry, address: str) -> Callable[[], None]:
