@@ -127,12 +127,24 @@ class OperatorClient:
         return self._begun(attempt, lambda stub: stub.Checkpoint(request))
 
     def restore(
-        self, job: str, snapshot: str = "", *, deadline_s: float = 0.0
+        self,
+        job: str,
+        snapshot: str = "",
+        *,
+        deadline_s: float = 0.0,
+        old_run_ended: bool = False,
     ) -> AsyncGenerator[ActionEvent, None]:
-        """Put a snapshot (empty: the latest) back and follow it; raises its failure at the end."""
+        """Put a snapshot (empty: the latest) back and follow it; raises its failure at the end.
+
+        `old_run_ended`: the caller has made sure that nothing of the job runs out of reach.
+        """
         restore = restore_id(job, time.time())
         request = operator_pb2.RestoreRequest(
-            job=job, snapshot=snapshot, deadline_s=deadline_s, restore=restore
+            job=job,
+            snapshot=snapshot,
+            deadline_s=deadline_s,
+            restore=restore,
+            old_run_ended=old_run_ended,
         )
         return self._begun(restore, lambda stub: stub.Restore(request))
 

@@ -109,7 +109,8 @@ async def plan(desk: Desk, job: str, snapshot_id: str) -> operator_pb2.PlanReply
     files = await ask_program_files(desk, snapshot)
     planned = desk.control.plan(snapshot, files)
     reply = operator_pb2.PlanReply(
-        refused=[to_proto(each, records_pb2.NodeReasons) for each in planned.reasons]
+        refused=[to_proto(each, records_pb2.NodeReasons) for each in planned.reasons],
+        unseen=desk.control.unseen(job),
     )
     if planned.failure is not None:
         reply.failure.CopyFrom(to_proto(planned.failure, records_pb2.Failure))

@@ -110,6 +110,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             deadline_s=deadline_s,
             unix_s=now,
             files=await reading.ask_program_files(desk, snapshot),
+            old_run_ended=request.old_run_ended,
         )
         async for event in self._begin(desk, asked.restore, asked):
             yield event

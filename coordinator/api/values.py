@@ -51,6 +51,7 @@ class Planned:
     plan: Plan | None
     refused: tuple[NodeReasons, ...]
     failure: Failure | None
+    unseen: str = ""  # why the restore would need `old_run_ended`, if it would
 
 
 @dataclass(frozen=True)

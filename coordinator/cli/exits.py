@@ -23,6 +23,7 @@ EXIT_CODES = {
     13: "fenced: an older epoch spoke, or a lost node came back",
     14: "this machine lacks something",
     15: "forbidden: the certificate is not of the role for it",
+    16: "refused: the run that is to be replaced may go on where nobody sees it",
     70: "a defect of allstop itself",
     INTERRUPTED: "interrupted by Ctrl-C; what was begun goes on (`allstop watch ID`)",
 }

@@ -33,7 +33,11 @@ def plan(output: Output, job: str, snapshot: str) -> int:
         raise BugError("the coordinator answered with neither a plan nor a refusal")
     chosen = answer.plan
     output.emit(
-        {"plan": plain(chosen), "refused": plain(answer.refused)},
-        lambda: plan_view(chosen, answer.refused),
+        {
+            "plan": plain(chosen),
+            "refused": plain(answer.refused),
+            "unseen": answer.unseen,
+        },
+        lambda: plan_view(chosen, answer.refused, answer.unseen),
     )
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from coordinator.cli.options import asking, deadline_option, job_argument, snapshot_option
+from coordinator.cli.options import asking, deadline_option, job_argument, option, snapshot_option
 from coordinator.cli.output import Output
 
 
@@ -12,17 +12,29 @@ from coordinator.cli.output import Output
 @job_argument
 @snapshot_option
 @deadline_option
+@option(
+    "--old-run-ended",
+    is_flag=True,
+    help="No process of the job lives on a node out of reach: you have made sure.",
+)
 @asking
 @click.pass_obj
-def restore(output: Output, job: str, snapshot: str, deadline_s: float) -> int:
+def restore(output: Output, job: str, snapshot: str, deadline_s: float, old_run_ended: bool) -> int:
     """Put a snapshot of JOB back, on other nodes where the old ones are gone.
 
     What still runs of the job is ended first. `allstop plan` shows beforehand what goes where.
+
+    Refused where no worker of the job is in reach and none is known to have ended (all its nodes
+    cut off, or a new coordinator that has never seen it): the job may be training on there, and a
+    second one beside it would write to the same files. Make sure that it is not, then say
+    --old-run-ended.
     """
     from coordinator.cli.follow import follow
 
     return follow(
         output,
-        lambda client: client.restore(job, snapshot, deadline_s=deadline_s),
+        lambda client: client.restore(
+            job, snapshot, deadline_s=deadline_s, old_run_ended=old_run_ended
+        ),
         deadline_s=deadline_s,
     )

@@ -131,8 +131,11 @@ def placements_view(plan: Plan) -> RenderableType:
     return rows
 
 
-def plan_view(plan: Plan, refused: Iterable[NodeReasons]) -> Group:
-    """A plan whole: places, rewritten addresses, notes, and the nodes that were not taken."""
+def plan_view(plan: Plan, refused: Iterable[NodeReasons], unseen: str = "") -> Group:
+    """A plan whole: places, rewritten addresses, notes, and the nodes that were not taken.
+
+    `unseen`: why the restore needs `--old-run-ended`, if it does.
+    """
     parts: list[RenderableType] = [
         Text(f"restore {plan.snapshot} of job {plan.job}"),
         placements_view(plan),
@@ -141,6 +144,9 @@ def plan_view(plan: Plan, refused: Iterable[NodeReasons]) -> Group:
         moves = ", ".join(f"{move.old} -> {move.new}" for move in plan.addresses)
         parts.append(Text(f"addresses rewritten in all images: {moves}"))
     parts += [Text(f"note: {note}", style="yellow") for note in plan.notes]
+    if unseen:
+        told = f"it will be refused without --old-run-ended, as the job may still run: {unseen}"
+        parts.append(Text(told, style="yellow"))
     parts += [Text(line, style="dim") for line in reasons_lines(refused)]
     return Group(*parts)
 

@@ -11,7 +11,14 @@ from coordinator.core.action import DETAILS_LIMIT, Member
 from coordinator.core.agreement import check_findings
 from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import NOT_READY, Cluster, Job
-from coordinator.core.errors import BadRequest, NotFound, NotReady, Refused, Where
+from coordinator.core.errors import (
+    BadRequest,
+    NotFound,
+    NotReady,
+    OldRunUnseen,
+    Refused,
+    Where,
+)
 from coordinator.core.events import CheckpointRequested, RestoreRequested
 from coordinator.core.failures import error_of, listed
 from coordinator.core.model import AttemptState, Cut, RestoreState, WorkerState
@@ -88,7 +95,10 @@ def _texts(states: list[WorkerState]) -> Iterator[str]:
 def admit_restore(
     cluster: Cluster, event: RestoreRequested, epoch: int, policy: Policy, now: float
 ) -> Restore:
-    """Plan the restore that was asked for, or raise a kind of Refused with every reason."""
+    """Plan the restore that was asked for, or raise a kind of Refused with every reason.
+
+    Raises OldRunUnseen where nothing of what it replaces is in reach or known to be gone.
+    """
     deadline_s = _deadline(event.deadline_s, policy.restore_s)
     snapshot = event.snapshot
     if snapshot.job != event.job:
@@ -98,6 +108,14 @@ def admit_restore(
             advice=f"restore it as {snapshot.job}",
         )
     job = _job(cluster, event.job)
+    unseen = why_unseen(cluster, job)
+    if unseen and not event.old_run_ended:
+        raise OldRunUnseen(
+            f"the run of {job.name} may go on where this coordinator cannot see it: {unseen}",
+            where=Where(job=job.name, phase="PLAN"),
+            advice="bring one of its nodes back in reach, or make sure that none of its processes "
+            "lives and say so with --old-run-ended",
+        )
     planned = plan(snapshot, cluster.candidates(job.name, event.files))
     if planned.plan is None:
         if planned.failure is None:
@@ -127,7 +145,27 @@ def admit_restore(
         old_incarnation=job.incarnation,
         strays=strays,
         records={r.worker: r for r in snapshot.workers},
+        run_from=max(job.base, 1),
+        held=cluster.of_run(job),
+        sure=job.broken or not job.incarnation or event.old_run_ended,
     )
+
+
+def why_unseen(cluster: Cluster, job: Job) -> str:
+    """Why a job's run may be taking steps that nobody here sees, or nothing where it cannot.
+
+    A run that has lost one worker for good takes no more steps, and one in reach will be cleared
+    away. Where neither is so, nodes without a coordinator may be training on: they do that when
+    all coordinators or the network to them are gone.
+    """
+    if job.broken or not job.incarnation or cluster.of_run(job):
+        return ""
+    others = _of_other_incarnations(cluster, job)
+    places = [
+        f"worker {worker} {_whereabouts(cluster, job, worker, others.get(worker, []))}"
+        for worker in range(job.workers)
+    ]
+    return listed(places)
 
 
 def _deadline(asked_s: float, default_s: float) -> float:

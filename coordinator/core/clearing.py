@@ -5,8 +5,10 @@ Every function named `on_...` is the arrow of one event; the states and rows are
 
 from __future__ import annotations
 
+from coordinator.core import failing
 from coordinator.core.commands import Command, FenceWorkers, PutRestore
 from coordinator.core.connections import of_the_job
+from coordinator.core.errors import RestoreFailed, Where
 from coordinator.core.events import (
     Cleared,
     Fetched,
@@ -17,7 +19,8 @@ from coordinator.core.events import (
     RestoreStored,
     WorkerExited,
 )
-from coordinator.core.model import Phase, RestoreState, WorkerState
+from coordinator.core.failures import failure_of
+from coordinator.core.model import Failure, Phase, RestoreState, WorkerState
 from coordinator.core.returning import Restore, moved
 
 S = RestoreState
@@ -69,10 +72,12 @@ def on_clear_recorded(r: Restore, event: RestoreStored, now: float) -> list[Comm
 
 
 def on_found(r: Restore, event: NodeAttached, now: float) -> list[Command]:
-    """A node came (back) with workers of the job for which the plan has no place there."""
+    """A node came (back) with workers of the job; those without a place there have to go."""
     node = event.facts.node
     for state in event.workers:
         member = r.members.get(state.worker)
+        if state.job == r.job and state.state != "exited" and state.incarnation >= r.run_from:
+            r.held.add((node, state.worker))
         if state.job == r.job and state.state != "exited" and (not member or member.node != node):
             r.strays[(node, state.worker)] = state
     r.ignore("the plan was settled when the restore began")
@@ -93,6 +98,7 @@ def on_cleared(r: Restore, event: Cleared, now: float) -> list[Command]:
     if sent is None:
         return []
     sent.take(event.worker)
+    r.ends(event.node, event.worker)
     return toward_restore(r, now)
 
 
@@ -101,6 +107,7 @@ def on_stray_ended(r: Restore, event: WorkerExited, now: float) -> list[Command]
     if r.strays.pop((event.node, event.worker), None) is None:
         r.ignore("an old worker ended; it is being cleared away anyway")
         return []
+    r.ends(event.node, event.worker)
     r.move(S.CLEARING, f"old worker {event.worker} on {event.node} is gone")
     return toward_restore(r, now)
 
@@ -111,6 +118,7 @@ def on_report(r: Restore, event: NodeReported, now: float) -> list[Command]:
     gone = [key for key in r.strays if key[0] == event.node and key[1] not in alive]
     for key in gone:
         r.strays.pop(key)
+        r.ends(*key)
     if not gone:
         return []
     r.move(S.CLEARING, f"nothing of the old incarnation is left on {event.node}")
@@ -118,16 +126,33 @@ def on_report(r: Restore, event: NodeReported, now: float) -> list[Command]:
 
 
 def toward_restore(r: Restore, now: float) -> list[Command]:
-    """Restore when every node is clear and no old worker is left in reach."""
+    """Restore when every node is clear and no old worker is left in reach.
+
+    Not when all old workers went out of reach before one of them was gone: then the old run may
+    take steps where nobody sees it, and there would be two.
+    """
     sent = r.rounds[Phase.CLEAR]
     if not sent.complete or r.strays:
         return r.progress(sent, now)
+    if not r.sure:
+        return failing.fail(r, _unseen(r), now)
     r.close_round(Phase.CLEAR, now)
     extra = r.policy.gpu_restore_s + r.policy.gpu_unlock_s if r.gpu else 0.0
     extra += r.policy.admit_s + r.policy.margin_s  # the release is recorded before it is ordered
     restoring = r.open_round(Phase.RESTORE, r.policy.rebuild_s, now, holds=True, hold_extra_s=extra)
     r.move(S.RESTORING, "the nodes are clear; the trees are restored, stopped")
     return [*r.phase_orders(restoring, now), r.announce(now)]
+
+
+def _unseen(r: Restore) -> Failure:
+    error = RestoreFailed(
+        f"every worker of incarnation {r.old_incarnation} went out of reach before one of them was "
+        "cleared away, so they may go on where nobody sees them",
+        where=Where(job=r.job, phase=str(Phase.CLEAR)),
+        advice="bring one of their nodes back, where they are ended, and restore again; or make "
+        "sure that they are gone and say so with --old-run-ended",
+    )
+    return failure_of(error)
 
 
 def answered(r: Restore, event: OrderAnswered, phase: Phase, now: float) -> list[Command] | None:

@@ -11,11 +11,20 @@ from dataclasses import dataclass, field, replace
 from coordinator.core.errors import BugError
 from coordinator.core.events import NodeAttached, NodeReported, WorkerExited
 from coordinator.core.fit import Candidate
-from coordinator.core.model import JobRecord, NodeFacts, WorkerState
+from coordinator.core.model import (
+    AttemptRecord,
+    AttemptState,
+    JobRecord,
+    NodeFacts,
+    RestoreRecord,
+    RestoreState,
+    WorkerState,
+)
 
 ATTACHED, LOST, LEFT = "attached", "lost", "left"
 FRESH = 0  # incarnation of a worker that was launched and that no run has taken in yet
 NOT_ALIVE = frozenset({"exited"})
+NO_STEPS = frozenset({"exited", "restored"})
 NOT_READY = frozenset({"exited", "faulted", "starting"})
 
 Stale = tuple[WorkerState, str]  # a worker that has to go, and why
@@ -50,6 +59,8 @@ class Job:
     latest_unix_s: float = 0.0
     places: dict[int, str] = field(default_factory=dict)
     floor: int = 0
+    base: int = 0  # the run that may be taking steps has this incarnation, or a later one
+    broken: bool = False  # a worker of that run is surely gone: it takes no more steps
     known: bool = False  # some worker was seen under this leader
     whole: bool = False  # whatever held a place in the present incarnation is in `places`
     sure_at: float = 0.0  # before this, who has not attached to a new leader may still live
@@ -58,6 +69,10 @@ class Job:
     told: dict[int, tuple[str, str, str]] = field(default_factory=dict)  # node, session, reason
     beginning: bool = False  # a new run is being recorded
     try_at: float = 0.0  # when that may be tried again
+
+    def of_run(self, state: WorkerState) -> bool:
+        """Whether a worker belongs to the run that may be taking steps."""
+        return state.incarnation >= max(self.base, 1)
 
     def record(self) -> JobRecord:
         """The job as etcd keeps it."""
@@ -104,6 +119,9 @@ class Cluster:
         node = self.nodes[name]
         node.state, node.reason = state, reason
         self._gone[name] = None
+        if state == LEFT:
+            for worker_state in node.workers.values():
+                self._has_ended(worker_state)
         if len(self._gone) > self._lost_limit:
             oldest = next(iter(self._gone))
             self._gone.pop(oldest)
@@ -118,6 +136,7 @@ class Cluster:
         key = (event.job, event.worker)
         known = node.workers.get(key)
         if known is not None and event.incarnation in (FRESH, known.incarnation):
+            self._has_ended(known)
             event = replace(event, incarnation=known.incarnation)
             node.workers[key] = replace(known, state="exited", exit_code=event.exit_code, action="")
         return event
@@ -135,10 +154,13 @@ class Cluster:
                 state = replace(state, incarnation=known.incarnation)
             node.workers[key] = state
             why = self._learn(node.facts.node, state)
+            if state.state in NO_STEPS:
+                self._has_ended(state)
             new = fresh or known is None or known.incarnation != state.incarnation
             if why and new and state.state not in NOT_ALIVE:
                 stale.append((state, why))
         for job, worker in before.keys() - node.workers.keys():
+            self._has_ended(before[(job, worker)])
             places = self.jobs[job].places if job in self.jobs else {}
             if places.get(worker) == node.facts.node:
                 places.pop(worker)
@@ -165,7 +187,34 @@ class Cluster:
         if job is not None and incarnation > job.incarnation:
             job.incarnation = incarnation
             job.floor = incarnation if floor is None else floor
+            if floor is None:
+                job.base, job.broken = incarnation, False
             job.places, job.whole = {}, False
+
+    def stopped(self, record: AttemptRecord) -> None:
+        """An attempt of an earlier leader has ended; where it was to stop the job, that is over."""
+        job = self.jobs.get(record.job)
+        stops = record.stop and record.state is AttemptState.COMMITTED
+        if job is not None and stops and record.incarnation == job.incarnation:
+            job.broken = job.broken or len(record.owed) < len(record.nodes)
+
+    def replaced(self, record: RestoreRecord) -> None:
+        """A restore of an earlier leader has failed: the run that it was to replace may go on."""
+        job = self.jobs.get(record.job)
+        failed = record.state is RestoreState.FAILED
+        if job is not None and failed and record.incarnation == job.incarnation:
+            job.base = min(job.base, record.old_from or job.base)
+            job.broken = job.broken or record.sure
+
+    def _has_ended(self, state: WorkerState) -> None:
+        """A worker is gone, or was brought back by a restore and never ran.
+
+        Either way no run takes steps any more: no restore brings a tree back before it is sure of
+        that (see `clearing`).
+        """
+        job = self.jobs.get(state.job)
+        if job is not None and job.of_run(state):
+            job.broken = True
 
     def _learn(self, node: str, state: WorkerState) -> str:
         """Take one worker into its job; return why it must not go on, or nothing."""
@@ -274,6 +323,10 @@ class Cluster:
             for (of, worker), state in node.workers.items()
             if of == job and state.state not in NOT_ALIVE
         }
+
+    def of_run(self, job: Job) -> set[tuple[str, int]]:
+        """Live workers in reach of the run that may be taking steps, by node and number."""
+        return {key for key, state in self.of_job(job.name).items() if job.of_run(state)}
 
     def candidates(self, job: str, answers: Iterable[NodeFacts]) -> list[Candidate]:
         """Every node as the planner sees it, with the answers about program files filled in."""

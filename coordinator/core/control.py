@@ -103,6 +103,9 @@ class Control(Arrivals):
                 self._owed.owe(record)
                 if isinstance(record, AttemptRecord):
                     self._pace.note(record)
+                    self._cluster.stopped(record)
+                else:
+                    self._cluster.replaced(record)
                 continue
             action, first = heir.take(record)
             self._running.add(action)
@@ -311,6 +314,9 @@ class Control(Arrivals):
             self._runs.restored(action.job)
             return []
         self._owed.owe(action.record())
+        job = self._cluster.jobs.get(action.job)
+        if job is not None and action.sure:
+            job.broken = True
         if not action.admitted:
             return []
         return self._runs.given_up(action.job, action.incarnation, cleared=action.cleared)

@@ -5,6 +5,7 @@
     │   ├── NotFound            4  NOT_FOUND           unknown job, snapshot, attempt, node
     │   ├── Busy                5  ABORTED             another attempt or restore has the job
     │   ├── NotReady            3  FAILED_PRECONDITION preflight, worker missing, no hook
+    │   ├── OldRunUnseen       16  FAILED_PRECONDITION it may go on where nobody sees it
     │   ├── NoPlan              6  FAILED_PRECONDITION no set of nodes fits the snapshot
     │   ├── Forbidden          15  PERMISSION_DENIED   the certificate is not of the role for it
     │   └── BadRequest          2  INVALID_ARGUMENT    the request itself makes no sense
@@ -140,6 +141,12 @@ class Busy(Refused):
 
 class NotReady(Refused):
     """The job cannot be checkpointed as it is: preflight findings, a worker or a hook missing."""
+
+
+class OldRunUnseen(Refused):
+    """What a restore is to replace is out of reach, and may go on where nobody sees it."""
+
+    exit_code = 16
 
 
 class NoPlan(Refused):

@@ -105,6 +105,7 @@ class RestoreRequested(Event):
     deadline_s: float
     unix_s: float
     files: tuple[NodeFacts, ...] = ()  # answers of the nodes, facts with `files` filled in
+    old_run_ended: bool = False  # the operator has made sure of that, where nobody is in reach
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,11 @@ from dataclasses import replace
 
 from coordinator.core import trouble
 from coordinator.core.action import Member, Round
-from coordinator.core.clearing import toward_restore
 from coordinator.core.commands import Command, PutRestore
 from coordinator.core.errors import DeadlinePassed
 from coordinator.core.events import (
     AbortRequested,
     NodeAttached,
-    NodeLeft,
-    NodeLost,
     OrderFailed,
     StoreRefused,
     TimePassed,
@@ -21,7 +18,7 @@ from coordinator.core.events import (
     WorkerExited,
 )
 from coordinator.core.failures import listed
-from coordinator.core.model import Failure, Phase, RestoreState, WorkerState
+from coordinator.core.model import Failure, RestoreState, WorkerState
 from coordinator.core.returning import Restore
 from coordinator.core.undoing import Undoing
 
@@ -38,7 +35,7 @@ def fail(r: Restore, failure: Failure, now: float) -> list[Command]:
         return finish(r, f"{why}; nothing was touched", now)
     for member in r.members.values():
         if member.worker in r.lost:
-            r.note(f"{member} is out of reach, and {_on_return(r)}")
+            r.note(f"{member} is out of reach, and {on_return(r)}")
     reachable = r.in_reach()
     if not reachable:
         return finish(r, why, now)
@@ -64,37 +61,6 @@ def finish(r: Restore, reason: str, now: float) -> list[Command]:
 
 
 # -- what makes a restore fail ---------------------------------------------------------------------
-
-
-def on_lost(r: Restore, event: NodeLost | NodeLeft, now: float) -> list[Command]:
-    """A node of the plan is gone; a node that only had old workers is one thing less to clear."""
-    for key in [k for k in r.strays if k[0] == event.node]:
-        r.strays.pop(key)
-        r.note(f"old worker {key[1]} on {event.node} is out of reach, and {_on_return(r)}")
-    workers = r.lose(event)
-    if not workers:
-        return _after_stray(r, now)
-    failure = trouble.of_node(
-        r,
-        event,
-        f", where {listed([f'worker {w}' for w in workers])} was to run",
-        "restore again: the next plan uses other nodes",
-    )
-    return fail(r, failure, now)
-
-
-def on_lost_while_releasing(r: Restore, event: NodeLost | NodeLeft, now: float) -> list[Command]:
-    """As any loss; an heir goes on waiting for the node, where the worker may run already."""
-    if not r.adopted:
-        return on_lost(r, event, now)
-    for worker in r.lose(event):
-        r.rounds[Phase.RELEASE].awaited[worker] = r.members[worker]
-    r.move(S.RELEASING, f"{event.node} {trouble.verb(event)} again before the job was released")
-    return []
-
-
-def _after_stray(r: Restore, now: float) -> list[Command]:
-    return toward_restore(r, now) if r.state is S.CLEARING else []
 
 
 def on_exited(r: Restore, event: WorkerExited, now: float) -> list[Command]:
@@ -164,6 +130,7 @@ def on_found(r: Restore, event: NodeAttached, now: float) -> list[Command]:
     old job, taken back when an earlier leader had given the restore up before anything was
     cleared, though the store never heard of that: it goes on.
     """
+    r.sees(event.facts.node, event.workers)
     back = [state.worker for state in event.workers if _is_taken_back(r, state)]
     if back and r.cleared:
         r.cleared = False
@@ -190,7 +157,8 @@ def _end(r: Restore, now: float) -> list[Command]:
     return finish(r, f"{why}; the snapshot is untouched", now)
 
 
-def _on_return(r: Restore) -> str:
+def on_return(r: Restore) -> str:
+    """What becomes of an old worker out of reach when its node comes back, for people."""
     return "is fenced when it comes back" if r.cleared else "keeps what runs there"
 
 
@@ -198,5 +166,5 @@ UNDOING = Undoing(
     orders=_orders,
     finish=_end,
     unable="could not be cleared away",
-    away=lambda r, _: f"went out of reach, and {_on_return(r)}",
+    away=lambda r, _: f"went out of reach, and {on_return(r)}",
 )

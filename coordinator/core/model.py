@@ -295,6 +295,14 @@ class NodeReasons:
 
 
 @dataclass(frozen=True)
+class OldWorker:
+    """A worker that a restore replaces."""
+
+    node: str
+    worker: int
+
+
+@dataclass(frozen=True)
 class RestoreRecord:
     """One try at putting a snapshot back, as etcd keeps it."""
 
@@ -311,6 +319,9 @@ class RestoreRecord:
     failure: Failure | None = None
     timings: tuple[PhaseTiming, ...] = ()
     owed: tuple[int, ...] = ()  # workers that have not said that they were cleared away
+    old: tuple[OldWorker, ...] = ()  # those in reach of the run that it replaces
+    old_from: int = 0  # the lowest incarnation of that run; 0: not known
+    sure: bool = False  # one worker of that run is gone, so that it takes no more steps
 
 
 @dataclass(frozen=True)

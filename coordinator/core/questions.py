@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from coordinator.core.admission import why_unseen
 from coordinator.core.cluster import Cluster
 from coordinator.core.commands import Announce
 from coordinator.core.errors import BugError
@@ -33,6 +34,11 @@ class Questions:
     def plan(self, snapshot: Snapshot, files: Sequence[NodeFacts] = ()) -> Planned:
         """Say where a snapshot would go now, or why nowhere, without doing it."""
         return plan(snapshot, self._cluster.candidates(snapshot.job, files))
+
+    def unseen(self, name: str) -> str:
+        """Why a job's run may be taking steps out of sight, so that its restore is refused."""
+        found = self._cluster.jobs.get(name)
+        return why_unseen(self._cluster, found) if found is not None else ""
 
     def job(self, name: str) -> JobRecord | None:
         """One job as etcd keeps it, without looking at its workers."""

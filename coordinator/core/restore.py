@@ -8,12 +8,12 @@ released. A restore that fails kills what it restored, leaves the snapshot untou
 the job's incarnation raised. What still runs of the older one is the job again, in the raised
 incarnation, where nothing of it had been cleared away (ADMITTING, FETCHING); else it is not.
 
-The arrows are in `clearing` and `releasing` (forward) and in `failing`.
+The arrows are in `clearing` and `releasing` (forward), in `losing` and in `failing`.
 """
 
 from __future__ import annotations
 
-from coordinator.core import clearing, failing, releasing
+from coordinator.core import clearing, failing, losing, releasing
 from coordinator.core.events import (
     AbortRequested,
     Cleared,
@@ -51,8 +51,8 @@ _ADMITTED = Ignored("that the restore is recorded is known already")
 def _trouble(state: S) -> dict[type[Event], Row | Ignored]:
     """Rows of every state after ADMITTING: any trouble fails the restore."""
     return {
-        NodeLost: Row(failing.on_lost, (state, *_TO)),
-        NodeLeft: Row(failing.on_lost, (state, *_TO)),
+        NodeLost: Row(losing.on_lost, (state, *_TO)),
+        NodeLeft: Row(losing.on_lost, (state, *_TO)),
         OrderFailed: Row(failing.on_failed, (state, S.FAILING)),
         Undone: Row(failing.on_let_go, (state, S.FAILING)),
         AbortRequested: Row(failing.on_abort_requested, _TO),
@@ -68,8 +68,8 @@ TRANSITIONS: Table[RestoreState] = {
     S.ADMITTING: {
         RestoreAdmitted: Row(clearing.on_admitted, (S.FETCHING,)),
         StoreRefused: Row(failing.on_store_refused, (S.FAILED,)),
-        NodeLost: Row(failing.on_lost, (S.ADMITTING, S.FAILED)),
-        NodeLeft: Row(failing.on_lost, (S.ADMITTING, S.FAILED)),
+        NodeLost: Row(losing.on_lost, (S.ADMITTING, S.FAILED)),
+        NodeLeft: Row(losing.on_lost, (S.ADMITTING, S.FAILED)),
         AbortRequested: Row(failing.on_abort_requested, (S.FAILED,)),
         TimePassed: Row(failing.on_time, (S.ADMITTING, S.FAILED)),
         WorkerExited: _OLD,
@@ -83,14 +83,14 @@ TRANSITIONS: Table[RestoreState] = {
     },
     S.CLEARING: {
         Fetched: _ANSWERED,
-        Cleared: Row(clearing.on_cleared, (S.CLEARING, S.RESTORING)),
-        WorkerExited: Row(clearing.on_stray_ended, (S.CLEARING, S.RESTORING)),
-        NodeReported: Row(clearing.on_report, (S.CLEARING, S.RESTORING)),
+        Cleared: Row(clearing.on_cleared, (S.CLEARING, S.RESTORING, *_TO)),
+        WorkerExited: Row(clearing.on_stray_ended, (S.CLEARING, S.RESTORING, *_TO)),
+        NodeReported: Row(clearing.on_report, (S.CLEARING, S.RESTORING, *_TO)),
         **_trouble(S.CLEARING),
         RestoreStored: Row(clearing.on_clear_recorded, (S.CLEARING,)),
         StoreRefused: Row(failing.on_step_refused, _TO),
-        NodeLost: Row(failing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
-        NodeLeft: Row(failing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
+        NodeLost: Row(losing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
+        NodeLeft: Row(losing.on_lost, (S.CLEARING, S.RESTORING, *_TO)),
     },
     S.RESTORING: {
         **dict.fromkeys((Fetched, Cleared), _ANSWERED),
@@ -118,8 +118,8 @@ TRANSITIONS: Table[RestoreState] = {
         RestoreStored: Row(releasing.on_release_recorded, (S.RELEASING, *_TO)),
         StoreRefused: Row(failing.on_step_refused, (S.RELEASING, *_TO)),
         NodeAttached: Row(releasing.on_found, (S.RELEASING, S.RUNNING, *_TO)),
-        NodeLost: Row(failing.on_lost_while_releasing, (S.RELEASING, *_TO)),
-        NodeLeft: Row(failing.on_lost_while_releasing, (S.RELEASING, *_TO)),
+        NodeLost: Row(losing.on_lost_while_releasing, (S.RELEASING, *_TO)),
+        NodeLeft: Row(losing.on_lost_while_releasing, (S.RELEASING, *_TO)),
     },
     S.FAILING: {
         Undone: Row(failing.UNDOING.on_undone, _TO),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from coordinator.core.action import NOT_SEEN, Action, Member, Round
+from coordinator.core.cluster import NO_STEPS
 from coordinator.core.commands import AdmitRestore, Announce, Command
 from coordinator.core.errors import AllstopError, BugError, RestoreFailed
 from coordinator.core.events import WorkerExited
 from coordinator.core.model import (
     Endpoint,
+    OldWorker,
     Phase,
     Plan,
     RestoreRecord,
@@ -44,6 +46,20 @@ class Restore(Action[RestoreState]):
     cleared: bool = False  # CLEAR was ordered: the old incarnation is gone, or partly
     released: bool = False  # RELEASE was ordered: some of it runs
     admitted: bool = False  # the incarnation is raised in the store
+    run_from: int = 1  # workers from this incarnation on are of the run that is replaced
+    held: set[tuple[str, int]] = field(default_factory=set)  # those in reach, by node and number
+    sure: bool = False  # one worker of that run is gone, so that it takes no more steps
+
+    def ends(self, node: str, worker: int) -> None:
+        """A worker on a node is gone: where it was of the run that is replaced, that is over."""
+        self.sure = self.sure or (node, worker) in self.held
+
+    def sees(self, node: str, workers: Iterable[WorkerState]) -> None:
+        """A node tells what lives there: an old worker that does not is gone."""
+        alive = {s.worker for s in workers if s.job == self.job and s.state not in NO_STEPS}
+        for at, worker in self.held:
+            if at == node and worker not in alive:
+                self.ends(at, worker)
 
     def record(self) -> RestoreRecord:
         """The restore as etcd keeps it."""
@@ -61,6 +77,9 @@ class Restore(Action[RestoreState]):
             failure=self.failure,
             timings=tuple(self.timings),
             owed=self.not_undone() if self.state is S.FAILED else (),
+            old=tuple(OldWorker(*each) for each in sorted(self.held)),
+            old_from=self.run_from,
+            sure=self.sure,
         )
 
     def begin(self, now: float) -> list[Command]:
@@ -169,6 +188,9 @@ def from_record(record: RestoreRecord, *, epoch: int, policy: Policy, now: float
         released=record.state is S.RELEASING,
         admitted=True,
         adopted=True,
+        run_from=record.old_from or max(record.incarnation - 1, 1),
+        held={(each.node, each.worker) for each in record.old},
+        sure=record.sure,
     )
 
 

@@ -62,6 +62,7 @@ class Runs:
         if job.waiting:
             return self._defer(job, node, worker)
         if self._joins(job, worker):
+            job.broken = False  # it may be whole again
             return [self._admit(job, node, state)]
         return self._begin(job, state)
 
@@ -174,11 +175,14 @@ class Runs:
         job = self._cluster.jobs.get(restore.job)
         if job is not None and job.incarnation == restore.incarnation:
             job.floor = job.incarnation if restore.cleared else restore.old_incarnation
+            if restore.adopted and not restore.released:
+                job.base = min(job.base, restore.run_from)
 
     def restored(self, name: str) -> None:
         """A restore is through: the job is what it brought back, and nothing else."""
         job = self._cluster.jobs[name]
         job.floor, job.whole, job.sure_at = job.incarnation, True, 0.0
+        job.base, job.broken = job.incarnation, False
 
     def given_up(
         self,

@@ -103,7 +103,7 @@ class Reign:
             self.control.adopt(
                 jobs=loaded.jobs,
                 attempts=(*loaded.recent, *loaded.attempts),
-                restores=loaded.restores,
+                restores=(*loaded.replaced, *loaded.restores),
                 latest_unix_s=loaded.latest_unix_s,
                 damaged=loaded.damaged,
                 now=self._clock(),

@@ -47,6 +47,7 @@ class Loaded:
     damaged: tuple[StoreError, ...] = ()  # values that cannot be read; each names its key
     latest_unix_s: Mapping[str, float] = field(default_factory=dict)  # by job; only `load` fills it
     recent: tuple[AttemptRecord, ...] = ()  # the last committed ones of each job, oldest first
+    replaced: tuple[RestoreRecord, ...] = ()  # the last one of each job, where that has ended
 
 
 @dataclass(frozen=True)

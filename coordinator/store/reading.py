@@ -285,6 +285,7 @@ class Reader:
             ),
             tuple(damaged),
             recent=_recent(records[Kind.ATTEMPT]),
+            replaced=_newest(records[Kind.RESTORE]),
         )
 
     def _changed(
@@ -324,6 +325,12 @@ def _recent(attempts: list[AttemptRecord]) -> tuple[AttemptRecord, ...]:
     for each in committed:
         by_job.setdefault(each.job, deque(maxlen=RECENT)).append(each)
     return tuple(each for of_job in by_job.values() for each in of_job)
+
+
+def _newest(restores: list[RestoreRecord]) -> tuple[RestoreRecord, ...]:
+    """The last restore of each job, where it has ended and is owed nothing: the others are read."""
+    by_job = {each.job: each for each in sorted(restores, key=lambda each: each.incarnation)}
+    return tuple(e for e in by_job.values() if e.state in ENDED_RESTORE and not e.owed)
 
 
 def _text(item: Item) -> str:

@@ -20,6 +20,7 @@ class Action:
     verb: str
     snapshot: str = ""
     deadline_s: float = 0.0  # 0: the coordinator's policy
+    old_run_ended: bool = False
     id: str = ""
     states: list[str] = field(default_factory=list)
     error: AllstopError | None = None
@@ -37,7 +38,7 @@ async def follow(action: Action, client: OperatorClient, history: History) -> No
     events = (
         client.checkpoint(JOB, deadline_s=action.deadline_s)
         if action.verb == "checkpoint"
-        else client.restore(JOB, action.snapshot)
+        else client.restore(JOB, action.snapshot, old_run_ended=action.old_run_ended)
     )
     try:
         async with asyncio.timeout(ACTION_S), contextlib.aclosing(events):

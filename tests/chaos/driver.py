@@ -8,7 +8,7 @@ import random
 import shutil
 import time
 
-from coordinator.core.errors import AllstopError, NotFound
+from coordinator.core.errors import AllstopError, NotFound, OldRunUnseen
 from coordinator.core.model import RestoreState, Snapshot
 from coordinator.store.keys import Keys
 from coordinator.store.kv import Range
@@ -278,12 +278,14 @@ class Driver:
 
     async def bring_back(self) -> None:
         """Restore until the job runs; it must work, since nothing is broken now."""
+        sure = False
         for _ in range(RESTORE_TRIES):
             snapshot = (self.unverified() or self.kept)[-1]
             self.history.note("bring back", f"    the job is brought back from {snapshot}")
-            action = Action("restore", snapshot)
+            action = Action("restore", snapshot, old_run_ended=sure)
             await follow(action, self.world.client, self.history)
             await self.all_ended(action)
+            sure = isinstance(action.error, OldRunUnseen)  # that it does not run was seen
             if "RUNNING" in action.states and await self.runs(SOUND_S):
                 await self.verify(action)
                 return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from coordinator.api import reading
 from coordinator.api.desk import Desk
 from coordinator.core import events
-from coordinator.core.errors import AllstopError
+from coordinator.core.errors import AllstopError, OldRunUnseen
 from coordinator.core.failures import failure_of
 from coordinator.core.model import AttemptState, Cut, RestoreState
 from tests.sim.loop import DEAD
@@ -76,7 +76,7 @@ class User:
 
         return await self._ask(name, ask)
 
-    async def restore(self) -> Asked:
+    async def restore(self, *, old_run_ended: bool = False) -> Asked:
         """Ask for the newest snapshot to be put back, and wait for the end of that."""
         self.asked += 1
         name = f"{self.spec.job}-r{self.asked}"
@@ -85,7 +85,9 @@ class User:
             snapshot = await reading.snapshot_to_restore(desk, self.spec.job, "")
             files = await reading.ask_program_files(desk, snapshot)
             now = desk.unix()
-            return events.RestoreRequested(self.spec.job, name, snapshot, 0.0, now, files)
+            return events.RestoreRequested(
+                self.spec.job, name, snapshot, 0.0, now, files, old_run_ended
+            )
 
         return await self._ask(name, ask)
 
@@ -134,6 +136,7 @@ class User:
     async def _follow(self, desk: Desk, asked: Asked, ask) -> None:
         """In the leader's process: what the operator's service does, without the wire."""
         try:
+            await desk.gathered(self.spec.job)
             watcher = desk.watchers.open(asked.action)
             desk.tell(await ask(desk))
             async for event in watcher.events():
@@ -175,6 +178,8 @@ class User:
             await asyncio.sleep(PATIENCE_S)
             return "launched"
         asked = await self.restore()
+        if asked.outcome == OldRunUnseen.__name__ and not self.world.truth.whole(self.spec.job):
+            asked = await self.restore(old_run_ended=True)
         return f"{asked.outcome}: {asked.why}"
 
     async def run(self) -> None:

@@ -270,7 +270,7 @@ class World:
         decided = self.control.adopt(
             jobs=found.jobs,
             attempts=(*found.recent, *found.attempts),
-            restores=found.restores,
+            restores=(*found.replaced, *found.restores),
             now=self.now,
             damaged=damaged,
         )

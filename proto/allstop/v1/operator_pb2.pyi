@@ -32,16 +32,18 @@ class PhaseDeadline(_message.Message):
     def __init__(self, phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
-    __slots__ = ("job", "snapshot", "deadline_s", "restore")
+    __slots__ = ("job", "snapshot", "deadline_s", "restore", "old_run_ended")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
+    OLD_RUN_ENDED_FIELD_NUMBER: _ClassVar[int]
     job: str
     snapshot: str
     deadline_s: float
     restore: str
-    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., deadline_s: _Optional[float] = ..., restore: _Optional[str] = ...) -> None: ...
+    old_run_ended: bool
+    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., deadline_s: _Optional[float] = ..., restore: _Optional[str] = ..., old_run_ended: _Optional[bool] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("action",)
@@ -72,14 +74,16 @@ class PlanRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("plan", "refused", "failure")
+    __slots__ = ("plan", "refused", "failure", "unseen")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    UNSEEN_FIELD_NUMBER: _ClassVar[int]
     plan: _records_pb2.Plan
     refused: _containers.RepeatedCompositeFieldContainer[_records_pb2.NodeReasons]
     failure: _records_pb2.Failure
-    def __init__(self, plan: _Optional[_Union[_records_pb2.Plan, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ...) -> None: ...
+    unseen: str
+    def __init__(self, plan: _Optional[_Union[_records_pb2.Plan, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., unseen: _Optional[str] = ...) -> None: ...
 
 class ActionEvent(_message.Message):
     __slots__ = ("action", "elapsed_ms", "state", "reason", "awaited", "expected", "done_bytes", "total_bytes", "last", "failure", "attempt", "snapshot", "restore", "unnamed")

@@ -429,7 +429,7 @@ class NodeReasons(_message.Message):
     def __init__(self, node: _Optional[str] = ..., worker: _Optional[int] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RestoreRecord(_message.Message):
-    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "owed")
+    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "owed", "old", "old_from", "sure")
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -443,6 +443,9 @@ class RestoreRecord(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     OWED_FIELD_NUMBER: _ClassVar[int]
+    OLD_FIELD_NUMBER: _ClassVar[int]
+    OLD_FROM_FIELD_NUMBER: _ClassVar[int]
+    SURE_FIELD_NUMBER: _ClassVar[int]
     restore: str
     job: str
     snapshot: str
@@ -456,7 +459,18 @@ class RestoreRecord(_message.Message):
     failure: Failure
     timings: _containers.RepeatedCompositeFieldContainer[PhaseTiming]
     owed: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., owed: _Optional[_Iterable[int]] = ...) -> None: ...
+    old: _containers.RepeatedCompositeFieldContainer[OldWorker]
+    old_from: int
+    sure: bool
+    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., owed: _Optional[_Iterable[int]] = ..., old: _Optional[_Iterable[_Union[OldWorker, _Mapping]]] = ..., old_from: _Optional[int] = ..., sure: _Optional[bool] = ...) -> None: ...
+
+class OldWorker(_message.Message):
+    __slots__ = ("node", "worker")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    worker: int
+    def __init__(self, node: _Optional[str] = ..., worker: _Optional[int] = ...) -> None: ...
 
 class JobRecord(_message.Message):
     __slots__ = ("job", "workers", "world_size", "incarnation", "latest")

@@ -335,6 +335,7 @@ def test_devices_have_rounds_of_their_own_between_all_back_and_release(world: Wo
         snapshot_id="a1",
         gpu=True,
         records={w.worker: w for w in snapshot.workers},
+        sure=True,
     )
     r.begin(0.0)
     step(TRANSITIONS, r, events.RestoreAdmitted("r9"), 1.0)
