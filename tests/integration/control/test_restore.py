@@ -5,7 +5,15 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from coordinator.api.values import ActionEvent
-from coordinator.core.errors import AllstopError, Busy, NoPlan, NotFound, Refused, RestoreFailed
+from coordinator.core.errors import (
+    AllstopError,
+    Busy,
+    NoPlan,
+    NotFound,
+    OldRunUnseen,
+    Refused,
+    RestoreFailed,
+)
 from coordinator.core.model import Phase, RestoreState, Snapshot
 from coordinator.store.memory import Fault, MemoryStore
 from tests.support.cluster import Cluster, Followed, cluster, follow
@@ -68,6 +76,25 @@ async def test_the_lost_worker_moves_and_the_others_stay() -> None:
         again = await saved(case)
         assert again.incarnation == 2
         assert again.snapshot != snapshot.snapshot
+
+
+async def test_a_job_that_is_cut_off_as_a_whole_is_not_run_twice() -> None:
+    async with cluster(2, spares=2) as case:
+        await saved(case)
+        for index in (0, 1):
+            await lose(case, index)
+        planned = await case.client.plan("llm")
+        assert planned.plan is not None
+        assert "worker 0 was on node-0, which is lost" in planned.unseen
+        went = await follow(case.client.restore("llm"))
+        assert isinstance(went.error, OldRunUnseen)
+        assert planned.unseen in went.error.what
+        assert not any(case.shims[index].orders for index in (2, 3))
+        sure = await follow(case.client.restore("llm", old_run_ended=True))
+        assert sure.error is None
+        (job,) = await case.client.jobs()
+        assert (job.job.incarnation, job.nodes) == (2, ("node-2", "node-3"))
+        assert not (await case.client.plan("llm")).unseen
 
 
 async def test_a_lost_node_that_returns_is_fenced_and_changes_nothing() -> None:
