@@ -8,7 +8,7 @@ SEED   ?=
 SEEDS  ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check proto check-proto tools bench chaos sim clean
+.PHONY: help demo test check proto check-proto tools test-tools bench chaos sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -17,7 +17,7 @@ help: ## list the targets
 demo: .venv/.stamp tools ## a real two-node job is saved, loses a node, and comes back bit-exact (root)
 	@$(BIN)/allstop demo $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
-test: .venv/.stamp tools ## all tests; those that need root, CRIU or etcd skip where that is absent
+test: .venv/.stamp tools test-tools ## all tests; those that need root, CRIU, etcd or Chromium skip where that is absent
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: .venv/.stamp check-proto ## style, types, who may import whom, generated code up to date
@@ -28,6 +28,9 @@ check: .venv/.stamp check-proto ## style, types, who may import whom, generated 
 
 tools: ## find or fetch CRIU, etcd, nft and iproute2, and prove CRIU on this kernel
 	@$(PYTHON) -m tools
+
+test-tools: tools ## find or fetch what only tests need: promtool, and Debian's Chromium (by apt)
+	@$(PYTHON) -m tools tests
 
 # $(call generate,DIR): the Python code of every .proto, below DIR
 generate = $(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(1) --pyi_out=$(1) \

@@ -1,6 +1,6 @@
 """What every test may use: real tools where they are, a clear skip where not, one seed for chance.
 
-With ALLSTOP_MUST_RUN=1 (CI) what needs root, CRIU, etcd or PyTorch fails where it would skip.
+With ALLSTOP_MUST_RUN=1 (CI) what needs one of MUST_RUN_MARKERS fails where it would skip.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ from lab import Lab
 
 ROOT = Path(__file__).resolve().parent.parent
 MUST_RUN = os.environ.get("ALLSTOP_MUST_RUN", "") not in ("", "0")
-MUST_RUN_MARKERS = ("root", "criu", "etcd", "torch")
+MUST_RUN_MARKERS = ("root", "criu", "etcd", "torch", "promtool", "browser")
+BROWSER = ("chromium", "chromedriver")
 ETCD_START_TIMEOUT_S = 20.0
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 ETCD_START_TRIES = 3
@@ -44,6 +45,10 @@ def lacking(marker: str) -> str | None:
         return "needs iproute2: make tools"
     if marker in ("criu", "etcd") and tool(marker) is None:
         return f"needs {marker}: make tools"
+    if marker == "promtool" and tool(marker) is None:
+        return "needs promtool: make test-tools"
+    if marker == "browser" and not all(shutil.which(name) for name in BROWSER):
+        return "needs chromium and chromedriver: make test-tools"
     if marker == "torch" and importlib.util.find_spec("torch") is None:
         return "needs PyTorch: pip install -e .[demo]"
     if marker == "gpu" and shutil.which("nvidia-smi") is None:
@@ -114,6 +119,22 @@ def criu_path() -> str:
     if path is None:
         pytest.skip("needs criu: make tools")
     return path
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Callable[..., str]:
+    """`promtool("check", "rules", …)` gives what it said; it must be content (mark: `promtool`)."""
+    path = tool("promtool")
+    if path is None:
+        pytest.skip("needs promtool: make test-tools")
+
+    def run(*arguments: object, stdin: str = "") -> str:
+        line = [path, *map(str, arguments)]
+        done = subprocess.run(line, input=stdin, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, f"{line}:\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    return run
 
 
 @pytest.fixture

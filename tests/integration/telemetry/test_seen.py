@@ -6,18 +6,14 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from prometheus_client.parser import text_string_to_metric_families
 
-from lab import Lab
 from lab.host import Host
 from tests.integration.badluck.kit import JOB, NODES, Pair, until
+from tests.integration.telemetry.kit import PAGE, SHIM, get, scraped
 
 pytestmark = [
     pytest.mark.root,
@@ -27,31 +23,11 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
-PAGE = "http://127.0.0.1:7412"
-SHIM = "127.0.0.1:7413"
-GET = (
-    "import sys, urllib.request as u\n"
-    "sys.stdout.buffer.write(u.urlopen(sys.argv[1], timeout=20).read())"
-)
 FOLLOW = (
     "import sys, urllib.request as u\n"
     "for line in u.urlopen(sys.argv[1], timeout=60):\n"
     "    sys.stdout.write(line.decode()); sys.stdout.flush()"
 )
-
-
-def get(host: Host, url: str) -> str:
-    """What a URL answers on that host."""
-    return host.run([sys.executable, "-c", GET, url], timeout_s=60).stdout
-
-
-def scraped(host: Host, url: str) -> dict[tuple[str, ...], float]:
-    """Name and label values, in the order of their names, to value."""
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(get(host, url))
-        for sample in family.samples
-    }
 
 
 @dataclass
@@ -75,18 +51,6 @@ class Viewer:
     def live(self) -> list[dict[str, Any]]:
         """What it saw of the running action, one after another."""
         return [state["live"][JOB] for state in self.states if JOB in state["live"]]
-
-
-@pytest_asyncio.fixture(scope="module")
-async def pair(tmp_path_factory: pytest.TempPathFactory, criu_path: str) -> AsyncIterator[Pair]:
-    root = tmp_path_factory.mktemp("seen")
-    with ExitStack() as stack:
-        lab = stack.enter_context(Lab(root / "lab", [*NODES]))
-        made = Pair(lab, root, criu_path)
-        made.deployment.env = {**made.deployment.env, "ALLSTOP_METRICS": SHIM}
-        await made.start()
-        yield made
-        await made.stop()
 
 
 async def test_metrics_of_coordinator_and_shims(pair: Pair) -> None:

@@ -345,19 +345,26 @@ def test_packages_without_a_loader_are_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "fetched", "code"), [([], True, 0), (["system"], False, 0), (["other"], False, 2)]
+    ("argv", "calls", "code"),
+    [
+        ([], ["system", entry.ROOT], 0),
+        (["system"], ["system"], 0),
+        (["tests"], ["tests"], 0),
+        (["other"], [], 2),
+    ],
 )
 def test_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    argv: list[str], fetched: bool, code: int,
+    argv: list[str], calls: list[Any], code: int,
 ) -> None:  # fmt: skip
-    calls: list[Any] = []
+    made: list[Any] = []
     monkeypatch.setattr(entry, "unfetchable", list)
-    monkeypatch.setattr(entry, "ensure_system", lambda names: calls.append("system"))
-    monkeypatch.setattr(entry, "fetch_programs", lambda root: calls.append(root))
+    monkeypatch.setattr(entry, "ensure_system", lambda names: made.append("system"))
+    monkeypatch.setattr(entry, "fetch_programs", lambda root: made.append(root))
+    monkeypatch.setattr(entry, "ensure_for_tests", lambda root: made.append("tests"))
     monkeypatch.setattr("sys.stdout.reconfigure", lambda **_: None, raising=False)
     assert entry.main(argv) == code
-    assert calls == ([] if code else ["system", *([entry.ROOT] if fetched else [])])
+    assert made == calls
     assert ("python3 -m tools" in capsys.readouterr().err) == (code == 2)
 
 

@@ -1,0 +1,82 @@
+"""What only tests need: promtool in `.tools/`, and Chromium with its driver on the system.
+
+allstop itself runs without them. Where one cannot be had that is said, and its tests skip.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tools.fetch import one_at_a_time
+from tools.messages import Missing
+from tools.private_apt import PrivateApt
+from tools.probe import distribution_ids, version_of, which
+from tools.system import apt_get
+
+PROMTOOL_MINIMUM = (2, 40)
+CHROMIUM = ("chromium", "chromedriver")
+CHROMIUM_PACKAGES = ("chromium", "chromium-driver", "fonts-dejavu-core")
+
+
+def ensure_for_tests(root: Path) -> None:
+    """Have promtool and Chromium, or say which is not to be had and why."""
+    wanted: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("promtool", lambda: ensure_promtool(root / ".tools")),
+        ("Chromium", ensure_chromium),
+    )
+    for name, ensure in wanted:
+        try:
+            with one_at_a_time(root):
+                ensure()
+        except Missing as missing:
+            print(f"  {name} is not here, and tests that need it skip: {missing}")
+
+
+def ensure_promtool(tools: Path) -> None:
+    """Make `tools/bin/promtool`: the system's own where it is new enough, else Debian sid's."""
+    program = tools / "bin" / "promtool"
+    if new_enough(program):
+        return
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.unlink(missing_ok=True)
+    own = which("promtool")
+    if own is not None and new_enough(own):
+        program.symlink_to(own)
+        return
+    require_debian("promtool")
+    print("fetching promtool from Debian sid (the system stays as it is)", flush=True)
+    new = tools / "promtool.new"
+    shutil.rmtree(new, ignore_errors=True)
+    apt = PrivateApt(new / "apt", "sid")
+    apt.update()
+    apt.unpack(["promtool"], new / "sid")
+    fetched = new / "sid" / "usr" / "bin" / "promtool"
+    if not new_enough(fetched):
+        raise Missing("Debian sid's package promtool holds no promtool that starts")
+    fetched.rename(program)
+    shutil.rmtree(new)
+
+
+def new_enough(program: Path) -> bool:
+    """Whether this is a promtool that starts and knows what the tests ask of it."""
+    version = version_of(program, "--version")
+    return version is not None and version >= PROMTOOL_MINIMUM
+
+
+def ensure_chromium() -> None:
+    """Install Debian's Chromium where it is missing."""
+    if all(which(name) for name in CHROMIUM):
+        return
+    require_debian(" and ".join(CHROMIUM))
+    if os.geteuid() != 0:
+        raise Missing(f"root can `apt-get install {' '.join(CHROMIUM_PACKAGES)}`")
+    print(f"installing {' '.join(CHROMIUM_PACKAGES)} with apt", flush=True)
+    apt_get("update")
+    apt_get("install", "-y", "--no-install-recommends", *CHROMIUM_PACKAGES)
+
+
+def require_debian(what: str) -> None:
+    """Raise Missing where packages of Debian are not to be used."""
+    if distribution_ids()[:1] != ["debian"]:
+        raise Missing(f"put {what} on the PATH")
