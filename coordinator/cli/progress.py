@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from coordinator.api.board import FAILED_STATES, FINAL_STATES, Board, Row, plain_line
 from coordinator.api.values import ActionEvent
-from coordinator.cli.board import FAILED_STATES, FINAL_STATES, Board, Row, plain_line
-from coordinator.cli.durations import duration_text
+from coordinator.api.words import duration_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

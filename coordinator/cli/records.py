@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.cli.durations import bytes_text, duration_text
+from coordinator.api.words import bytes_text, duration_text
 from coordinator.cli.tables import placements_view, step_text, table
 from coordinator.core.failures import error_of, listed
 from coordinator.core.model import (

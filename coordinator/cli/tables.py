@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from coordinator.cli.durations import age_text, bytes_text
+from coordinator.api.words import age_text, bytes_text
 from coordinator.core.model import Cut, NodeReasons, Plan, Snapshot
 from coordinator.core.view import JobView, NodeView
 

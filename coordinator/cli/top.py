@@ -54,7 +54,7 @@ def view_of(state: dict[str, Any]) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    from coordinator.cli.durations import duration_text
+    from coordinator.api.words import duration_text
     from coordinator.cli.tables import table
 
     rows = table(

@@ -8,7 +8,7 @@ from statistics import median
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from coordinator.cli.durations import duration_text
+from coordinator.api.words import duration_text
 from coordinator.telemetry.spans import Span, Trace, straggles
 
 BAR_COLUMNS = 44

@@ -12,9 +12,9 @@ from typing import Any
 
 import structlog
 
+from coordinator.api.board import Board
 from coordinator.api.client import OperatorClient
 from coordinator.api.values import ActionEvent
-from coordinator.cli.board import Board
 from coordinator.core.errors import AllstopError, LinkError
 from coordinator.core.view import JobView, NodeView
 

@@ -12,9 +12,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from coordinator.api.board import Board
 from coordinator.api.values import ActionEvent, Awaited
-from coordinator.cli.board import Board
-from coordinator.cli.durations import age_text, bytes_text, duration_text, parse_duration
+from coordinator.api.words import age_text, bytes_text, duration_text
+from coordinator.cli.durations import parse_duration
 from coordinator.cli.exits import EXIT_CODES, kinds_by_exit_code
 from coordinator.cli.main import VERBS, allstop, main
 from coordinator.cli.output import Output, coordinator_socket

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from coordinator.api.values import ActionEvent, Awaited
-from coordinator.cli.durations import bytes_text, duration_text
+from coordinator.api.words import bytes_text, duration_text
 
 FINAL_STATES = ("COMMITTED", "ABORTED", "RUNNING", "FAILED")
 FAILED_STATES = ("ABORTED", "FAILED", "ABORTING", "FAILING")
