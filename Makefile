@@ -53,8 +53,8 @@ sim: .venv/.stamp ## real coordinators and shims in simulated time, SEEDS=2000 r
 bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coordination alone
 	@$(BIN)/python -m bench $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
-clean: ## remove what was made here: .venv, .tools, caches
-	rm -rf .venv .tools .tools.new .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## remove what was made here: .venv, .tools, pictures, caches
+	rm -rf .venv .tools .tools.new artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.stamp: pyproject.toml requirements/constraints.txt

@@ -16,7 +16,7 @@ from tools.system import apt_get
 
 PROMTOOL_MINIMUM = (2, 40)
 CHROMIUM = ("chromium", "chromedriver")
-CHROMIUM_PACKAGES = ("chromium", "chromium-driver", "fonts-dejavu-core")
+CHROMIUM_PACKAGES = ("chromium", "chromium-driver", "fonts-inter", "fonts-dejavu-core")
 
 
 def ensure_for_tests(root: Path) -> None:

@@ -34,7 +34,10 @@ HEADERS = {
 STATIC = {
     "index.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
-    "page.js": "text/javascript; charset=utf-8",
+    **{
+        f"{name}.js": "text/javascript; charset=utf-8"
+        for name in ("page", "dom", "jobs", "job", "timeline")
+    },
 }
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
 

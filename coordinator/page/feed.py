@@ -24,27 +24,39 @@ IDLE_S = 1.0  # between two looks while nothing runs
 BUSY_S = 0.25  # and while something does
 SIGN_S = 15.0  # of life, for proxies that end silent connections
 VIEWERS_MAX = 64
+ROOM_BYTES = 100_000_000  # by which room in memory and staging is told
 
 
 @dataclass
 class Live:
-    """One attempt or restore that runs now."""
+    """One attempt or restore that runs now, or ended last."""
 
     action: str
+    kind: str  # checkpoint, restore
     board: Board = field(default_factory=Board)
     newest: ActionEvent | None = None
+    heard_s: float = field(default_factory=time.monotonic)
+
+    def hear(self, event: ActionEvent) -> None:
+        """Take in what happened."""
+        self.board.update(event)
+        self.newest, self.heard_s = event, time.monotonic()
 
     def told(self) -> dict[str, Any]:
-        """For the page."""
+        """For the page: between two events time goes on, for the action and for who is awaited."""
         event = self.newest
+        over = event is None or event.last
+        since_ms = 0 if over else round((time.monotonic() - self.heard_s) * 1000)
+        awaited = event.awaited if event else ()
         return {
             "action": self.action,
-            "elapsed_ms": event.elapsed_ms if event else 0,
+            "kind": self.kind,
+            "elapsed_ms": event.elapsed_ms + since_ms if event else 0,
             "state": event.state if event else "",
             "reason": event.reason if event else "",
             "last": bool(event and event.last),
             "rows": [{**asdict(row), "share": row.share} for row in self.board.rows],
-            "awaited": [asdict(each) for each in event.awaited] if event else [],
+            "awaited": [{**asdict(e), "age_ms": e.age_ms + since_ms} for e in awaited],
             "unnamed": event.unnamed if event else 0,
         }
 
@@ -122,7 +134,8 @@ class Feed:
         """Watch what runs, each action once."""
         for view in jobs:
             if view.action and view.action not in self._following:
-                live = self._live[view.job.job] = Live(view.action)
+                kind = "restore" if view.state == "restoring" else "checkpoint"
+                live = self._live[view.job.job] = Live(view.action, kind)
                 task = asyncio.create_task(self._watch(live), name=f"page watches {view.action}")
                 self._following[view.action] = task
 
@@ -130,8 +143,7 @@ class Feed:
         try:
             async with aclosing(self._client.watch(live.action)) as events:
                 async for event in events:
-                    live.board.update(event)
-                    live.newest = event
+                    live.hear(event)
                     self._tell()
         except AllstopError as error:  # its own failure is in the last event
             if live.newest is None or not live.newest.last:
@@ -201,13 +213,17 @@ def job_told(view: JobView) -> dict[str, Any]:
 def node_told(view: NodeView) -> dict[str, Any]:
     """One node for the page."""
     facts = asdict(view.facts)
-    for name in ("cpu_flags", "files", "memory_free_bytes", "staging_free_bytes"):
+    for name in ("cpu_flags", "files"):
         facts.pop(name)
+    for name in ("memory_free_bytes", "staging_free_bytes"):  # not each byte is news
+        facts[name] -= facts[name] % ROOM_BYTES
     return {
         **facts,
         "state": view.state,
         "reason": view.reason,
-        "workers": [f"{each.job}/{each.worker} {each.state}" for each in view.workers],
+        "workers": [
+            {"job": each.job, "worker": each.worker, "state": each.state} for each in view.workers
+        ],
     }
 
 

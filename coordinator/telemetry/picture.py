@@ -9,18 +9,18 @@ from html import escape
 from coordinator.telemetry.spans import Span, Trace, straggles
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #d9dde2; --dim: #66707b;
-  --bar: #3f7cac; --part: #9dbdd6; --late: #d9822b; --bad: #c23b3b; --good: #2e8b57 }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ec; --paper: #15181c; --line: #30363d;
-  --dim: #98a2ad; --bar: #5b9fd6; --part: #34536b; --late: #e59a4a; --bad: #e06c6c;
-  --good: #56b882 } }
-body { font: 14px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
-h1 { font-size: 1.2rem; margin: 0 0 .25rem } p { margin: .25rem 0; color: var(--dim) }
+:root { color-scheme: light dark; --ink: #1a2027; --paper: #fff; --line: #dde2e7; --dim: #57626d;
+  --bar: #4a8fc2; --part: #a9c9e2; --late: #8a4b08; --bad: #a32626; --good: #1d6b42 }
+@media (prefers-color-scheme: dark) { :root { --ink: #e4e8ec; --paper: #171c21; --line: #2b333b;
+  --dim: #9ba6b1; --bar: #4d93c7; --part: #2f5472; --late: #f0b872; --bad: #f39a9a;
+  --good: #7ed3a3 } }
+body { font: 14px/1.5 Inter, system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  margin: 2rem auto; max-width: 72rem; padding: 0 1rem; overflow-wrap: anywhere }
+h1 { font-size: 1.25rem; margin: 0 0 .25rem } p { margin: .25rem 0; color: var(--dim) }
 .failed { color: var(--bad) } .good { color: var(--good) }
 .rows { margin-top: 1rem; border-top: 1px solid var(--line) }
-.row { display: grid; grid-template-columns: 16rem 1fr 6rem; gap: .75rem; align-items: center;
-  border-bottom: 1px solid var(--line); min-height: 1.5rem }
+.row { display: grid; grid-template-columns: 14rem 1fr 5rem; gap: .75rem; align-items: center;
+  border-bottom: 1px solid var(--line); min-height: 1.6rem }
 .row.phase { font-weight: 600 } .row.part { color: var(--dim) }
 .name { overflow: hidden; text-overflow: ellipsis; white-space: nowrap }
 .track { position: relative; height: .9rem }
@@ -29,9 +29,9 @@ h1 { font-size: 1.2rem; margin: 0 0 .25rem } p { margin: .25rem 0; color: var(--
   background: var(--bar) }
 .part .bar { background: var(--part) } .late .bar { background: var(--late) }
 .bad .bar { background: var(--bad) }
-.mark { position: absolute; top: -.2rem; bottom: -.2rem; width: 1px; background: var(--dim) }
-table { border-collapse: collapse; margin-top: 1rem } td { padding: .1rem 1rem .1rem 0 }
-td:first-child { color: var(--dim) }
+table { border-collapse: collapse; margin-top: 1.5rem } td { padding: .15rem 1rem .15rem 0;
+  vertical-align: top } td:first-child { color: var(--dim) }
+@media (max-width: 40rem) { .row { grid-template-columns: 7.5rem 1fr 4.2rem; gap: .5rem } }
 """
 
 
@@ -48,6 +48,7 @@ def page_of(trace: Trace) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
         f"<title>{escape(trace.action)}</title><style>{_STYLE}</style></head><body>"
         f'<h1>{escape(root.name)} {escape(trace.action)} <span class="'
         f'{"failed" if root.failed else "good"}">{escape(outcome)}</span></h1>'
