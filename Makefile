@@ -8,7 +8,7 @@ SEED   ?=
 SEEDS  ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check proto check-proto tools test-tools bench chaos sim clean
+.PHONY: help demo test check proto check-proto tools test-tools screenshots bench chaos sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -49,6 +49,9 @@ chaos: .venv/.stamp tools ## kill, freeze and cut off everything while a real jo
 
 sim: .venv/.stamp ## real coordinators and shims in simulated time, SEEDS=2000 runs full of faults; SEED=N repeats one
 	@$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
+
+screenshots: .venv/.stamp test-tools ## docs/images and the README's trace, taken of the demo's job while it is saved (root)
+	@$(BIN)/python -m tests.screenshots
 
 bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coordination alone
 	@$(BIN)/python -m bench $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)

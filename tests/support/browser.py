@@ -27,7 +27,8 @@ QUIET = (
     "--metrics-recording-only", "--no-default-browser-check", "--no-first-run", "--no-pings",
     "--disable-features=OptimizationHints,MediaRouter,Translate",
 )  # fmt: skip
-HEADLESS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+HEADLESS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            "--hide-scrollbars")  # fmt: skip
 PAGE_LOAD_S = 20
 SCRIPTS = {
     path.stem: path.read_text() for path in Path(__file__).with_name("page_scripts").glob("*.js")
@@ -95,11 +96,14 @@ class Browser:
 
         await self.do(set_it)
 
-    async def picture(self, path: Path) -> None:
-        """Keep what the whole page looks like, as PNG."""
-        height = await self.script("return document.documentElement.scrollHeight")
-        width = await self.script("return innerWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    async def picture(self, path: Path, *, height: int = 0, of: str = "html") -> None:
+        """Keep what an element looks like, as PNG: all of it, or the upper `height` points."""
+        place = """
+        const box = document.querySelector(arguments[0]).getBoundingClientRect()
+        return [box.x + scrollX, box.y + scrollY, box.width, box.height]
+        """
+        x, y, width, full = await self.script(place, of)
+        clip = {"x": x, "y": y, "width": width, "height": height or full, "scale": 1}
         asked = {"captureBeyondViewport": True, "clip": clip, "format": "png"}
 
         def take(driver: webdriver.Chrome) -> None:

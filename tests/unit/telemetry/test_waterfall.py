@@ -84,7 +84,7 @@ def test_the_page_needs_nothing_else_and_says_it_all() -> None:
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
-    assert tags.fetched == []
+    assert tags.fetched == ["data:,"]  # an empty icon, or browsers ask for one
     assert "url(" not in page
     for word in (ACTION, "COMMITTED", "worker 1 n1", "rank 3", "criu", "1970-01-01 00:16:40 UTC"):
         assert word in page
