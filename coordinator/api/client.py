@@ -24,9 +24,10 @@ from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
 from coordinator.api.channels import CONNECT_DEADLINE_S, OWN_POOL, Channels
 from coordinator.api.identity import attempt_id, restore_id
 from coordinator.api.values import ActionEvent, Planned, Snapshots
-from coordinator.codec import from_proto, number_of
+from coordinator.codec import from_proto, number_of, to_proto
 from coordinator.core.errors import AllstopError, BadRequest, LinkError, NoLeader, NotFound
 from coordinator.core.failures import error_of
+from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import AttemptState, Cut, Phase, RestoreState
 from coordinator.core.view import JobView, NodeView
 from coordinator.link.mapping import error_of_call
@@ -193,6 +194,19 @@ class OperatorClient:
         request = operator_pb2.ShowRequest(id=identity)
         reply = await self._ask(lambda stub, timeout: stub.Show(request, timeout=timeout))
         return from_proto(reply, Shown)
+
+    async def read_logs(
+        self, job: str, places: Sequence[LogPlace] = (), *, first: int = 0, lines: int = 0
+    ) -> tuple[tuple[LogPart, ...], int]:
+        """What workers have put out, from these places on; `LogReader` knows how to go on.
+
+        Without places: of all workers from `first` on their last `lines` lines, and where the next
+        such request begins (0: that was all).
+        """
+        wanted = [to_proto(place) for place in places]
+        request = operator_pb2.ReadLogsRequest(job=job, places=wanted, first=first, lines=lines)
+        reply = await self._ask(lambda stub, timeout: stub.ReadLogs(request, timeout=timeout))
+        return tuple(from_proto(part, LogPart) for part in reply.parts), int(reply.following)
 
     # -- inside ------------------------------------------------------------------------------
 

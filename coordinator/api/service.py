@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import structlog
 from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
 
-from coordinator.api import reading
+from coordinator.api import logs, reading
 from coordinator.api.desk import Desk
 from coordinator.api.identity import ATTEMPT, RESTORE, attempt_id, chosen_id, restore_id
 from coordinator.api.watchers import Watcher, action_event
@@ -221,6 +221,10 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         return await _answered(
             context, self._with_desk(lambda desk: reading.show(desk, request.id))
         )
+
+    async def ReadLogs(self, request: operator_pb2.ReadLogsRequest, context: Any) -> Any:  # noqa: N802
+        """What workers of one job have put out."""
+        return await _answered(context, self._with_desk(lambda desk: logs.read_logs(desk, request)))
 
     async def _with_desk(self, reader: Callable[[Desk], Awaitable[Reply]]) -> Reply:
         return await reader(self._desk())

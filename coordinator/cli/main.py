@@ -34,6 +34,7 @@ VERBS = {
     "snapshots": ("Look", "A job's snapshots, the newest first."),
     "show": ("Look", "All that is known of one snapshot, checkpoint or restore."),
     "top": ("Look", "All jobs and what runs of them, as it changes."),
+    "logs": ("Look", "What the workers of a job have put out, wherever they are."),
     "trace": ("Look", "Where the time of a checkpoint or restore went, as a waterfall."),
     "certs": ("Run", "An authority of your own, and certificates with roles."),
     "doctor": ("Try", "What a shim would miss on this machine, line by line."),

@@ -10,6 +10,7 @@ from coordinator.core.cluster import Cluster
 from coordinator.core.commands import Announce
 from coordinator.core.errors import BugError
 from coordinator.core.journal import Decision, Journal
+from coordinator.core.logs import Whereabouts, whereabouts
 from coordinator.core.model import (
     AttemptRecord,
     JobRecord,
@@ -56,6 +57,10 @@ class Questions:
     def nodes(self) -> tuple[NodeView, ...]:
         """All nodes, by name, those lost and left included."""
         return node_views(self._cluster)
+
+    def whereabouts(self, job: str) -> tuple[Whereabouts, ...]:
+        """Where each worker of a job is, by number; raises NotFound for no such job."""
+        return whereabouts(self._cluster, job)
 
     def attempts(self) -> tuple[AttemptRecord, ...]:
         """Running and remembered attempts, newest last."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 from allstop.v1 import carrier_pb2, shim_pb2
 
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, Fenced, LinkError, Where
+from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import NodeFacts, ProgramFile
 from coordinator.link import wire
 from coordinator.link.deliveries import Deliveries
@@ -23,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 REPORT_INTERVAL_MS = 1_000
 QUESTION_DEADLINE_S = 1.0
+LOGS_DEADLINE_S = 5.0
 HELLOS_MAX = 100_000
 
 
@@ -87,7 +90,7 @@ class Hub:
         self._branches: dict[Branch, None] = {}
         self._places: dict[str, Place] = {}
         self._hellos: OrderedDict[str, tuple[str, int]] = OrderedDict()  # node -> its last Hello
-        self._questions: dict[tuple[int, str], asyncio.Future[NodeFacts]] = {}
+        self._questions: dict[tuple[int, str], asyncio.Future[Any]] = {}
         self._question = 0
         self._flushing: asyncio.Handle | None = None
         self._closed: AllstopError | None = None
@@ -182,7 +185,10 @@ class Hub:
         elif kind == "exited":
             self._tell(wire.exit_event(place.node, message.exited))
         elif kind == "answer":
-            self._answered(place.node, message.answer)
+            facts = replace(wire.facts_of(message.answer.facts), node=place.node)
+            self._answered(place.node, message.answer.question, facts)
+        elif kind == "log":
+            self._answered(place.node, message.log.question, wire.log_parts_of(message.log))
         elif kind == "progress":
             self._progressed(message.progress)
         else:
@@ -292,12 +298,40 @@ class Hub:
         Nodes that do not answer in time are left out: nothing is known of their files then.
         """
         self._question += 1
-        number, loop = self._question, asyncio.get_running_loop()
-        message = wire.question_message(number, tuple(files))
-        waiting: dict[str, asyncio.Future[NodeFacts]] = {}
-        for place in self._places.values():
-            waiting[place.node] = self._questions[number, place.node] = loop.create_future()
-            place.branch.outgoing.share(place.attachment, number, message)
+        message = wire.question_message(self._question, tuple(files))
+        answers = await self._ask(self._question, dict.fromkeys(self._places, message), deadline_s)
+        return tuple(answers.values())
+
+    async def ask_logs(
+        self,
+        job: str,
+        places: Mapping[str, Sequence[LogPlace]],
+        *,
+        deadline_s: float = LOGS_DEADLINE_S,
+    ) -> dict[str, tuple[LogPart, ...]]:
+        """Ask nodes for the output of workers of a job; those without an answer are left out."""
+        self._question += 1
+        number = self._question
+        messages = {
+            node: wire.log_question_message(number, job, wanted) for node, wanted in places.items()
+        }
+        return await self._ask(number, messages, deadline_s)
+
+    async def _ask(
+        self, number: int, messages: Mapping[str, shim_pb2.CoordinatorMessage], deadline_s: float
+    ) -> dict[str, Any]:
+        """Put a question to each node, and wait for the answers; what is late is left out."""
+        loop = asyncio.get_running_loop()
+        waiting: dict[str, asyncio.Future[Any]] = {}
+        for node, message in messages.items():
+            place = self._places.get(node)
+            if place is None:
+                continue
+            waiting[node] = self._questions[number, node] = loop.create_future()
+            if message.HasField("question"):  # the same for everybody
+                place.branch.outgoing.share(place.attachment, number, message)
+            else:
+                place.branch.outgoing.add(place.attachment, message)
             self._flush_soon()
         try:
             if waiting:
@@ -305,14 +339,14 @@ class Hub:
         finally:
             for node in waiting:
                 self._questions.pop((number, node), None)
-        return tuple(
-            answer.result()
-            for answer in waiting.values()
+        return {
+            node: answer.result()
+            for node, answer in waiting.items()
             if answer.done() and not answer.cancelled()
-        )
+        }
 
-    def _answered(self, node: str, answer: shim_pb2.Answer) -> None:
+    def _answered(self, node: str, question: int, answer: Any) -> None:
         """A shim's answer to a question; late ones are dropped."""
-        waiting = self._questions.pop((answer.question, node), None)
+        waiting = self._questions.pop((question, node), None)
         if waiting is not None and not waiting.done():
-            waiting.set_result(replace(wire.facts_of(answer.facts), node=node))
+            waiting.set_result(answer)

@@ -25,6 +25,7 @@ LINES_MAX = 40
 LOG_TAIL_CHARS_MAX = 4_096
 LAPS_MAX = 32
 PART_CHARS_MAX = 32
+LOG_BYTES_MAX = 1 << 20  # of all parts of an answer
 
 
 def check_said(message: shim_pb2.ShimMessage) -> None:
@@ -47,6 +48,9 @@ def check_said(message: shim_pb2.ShimMessage) -> None:
         _number("worker", message.exited.worker, WORKERS_MAX - 1)
         _number("incarnation", message.exited.incarnation, INCARNATION_MAX)
         message.exited.log_tail = message.exited.log_tail[-LOG_TAIL_CHARS_MAX:]
+    elif kind == "log":
+        _number("parts of a log", len(message.log.parts), WORKERS_PER_NODE_MAX)
+        _number("bytes of a log", sum(len(p.data) for p in message.log.parts), LOG_BYTES_MAX)
     elif kind == "goodbye":
         message.goodbye.reason = _cut(message.goodbye.reason)
 

@@ -6,13 +6,14 @@ shim cannot speak for another node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from allstop.v1 import records_pb2, shim_pb2
 
 from coordinator.codec import from_proto, member_of, number_of, to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import BadRequest, Where
+from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import (
     Failure,
     Finding,
@@ -164,12 +165,26 @@ def question_message(number: int, files: tuple[ProgramFile, ...]) -> shim_pb2.Co
     return message
 
 
+def log_question_message(
+    number: int, job: str, places: Sequence[LogPlace]
+) -> shim_pb2.CoordinatorMessage:
+    """Ask a shim for the output of its workers."""
+    wanted = [to_proto(place) for place in places]
+    question = shim_pb2.LogQuestion(question=number, job=job, places=wanted)
+    return shim_pb2.CoordinatorMessage(log=question)
+
+
 # -- what shims say ------------------------------------------------------------------------------
 
 
 def facts_of(message: records_pb2.NodeFacts) -> NodeFacts:
     """A node's facts."""
     return from_proto(message, NodeFacts)
+
+
+def log_parts_of(answer: shim_pb2.LogAnswer) -> tuple[LogPart, ...]:
+    """Pieces of output."""
+    return tuple(from_proto(part, LogPart) for part in answer.parts)
 
 
 def workers_of(messages: Iterable[records_pb2.WorkerState]) -> tuple[WorkerState, ...]:

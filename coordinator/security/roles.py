@@ -4,8 +4,8 @@ A certificate says it by a URI among its alternative names, `allstop://ROLE/NAME
 
     allstop://coordinator/NAME    a replica: carries shims for the leader, passes operators on
     allstop://shim/NODE           the shim of that node, and of no other
-    allstop://operator/NAME       checkpoints, restores, aborts, and looks
-    allstop://viewer/NAME         looks
+    allstop://operator/NAME       checkpoints, restores, aborts, reads output, and looks
+    allstop://viewer/NAME         looks, but not at what ranks have put out
 
 An authority that cannot put URIs into certificates can say the same by the subject: OU=allstop-ROLE
 and CN=NAME.
@@ -91,7 +91,8 @@ METHODS: Mapping[str, frozenset[Role]] = {
     "/allstop.v1.ShimLink/Attach": frozenset({Role.SHIM}),
     "/allstop.v1.CarrierLink/Carry": frozenset({Role.COORDINATOR}),
     **dict.fromkeys(
-        (f"/allstop.v1.Operator/{name}" for name in ("Checkpoint", "Restore", "Abort")), _ACT
+        (f"/allstop.v1.Operator/{name}" for name in ("Checkpoint", "Restore", "Abort", "ReadLogs")),
+        _ACT,
     ),
     **dict.fromkeys(
         (

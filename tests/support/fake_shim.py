@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import grpc.aio
-from allstop.v1 import shim_pb2, shim_pb2_grpc
+from allstop.v1 import records_pb2, shim_pb2, shim_pb2_grpc
 
 from coordinator.codec import from_proto, to_proto
 from coordinator.core.model import (
@@ -60,6 +60,8 @@ class FakeShim:
         self.hellos = 0
         self.ended: str | None = None
         self.ranks = ranks
+        self.output = b""  # of its worker
+        self.reads_logs = True  # one of an older version does not know the question
         self.workers: dict[tuple[str, int], WorkerState] = {}
         if job:
             self.workers[job, worker] = self.state_of(job, worker, workers, incarnation)
@@ -240,6 +242,19 @@ class FakeShim:
                 incarnation = message.admitted.incarnation
                 self.workers[key] = replace(self.workers[key], incarnation=incarnation)
             await self.report()
+        elif kind == "log" and self.reads_logs:
+            parts = [
+                records_pb2.LogPart(
+                    worker=place.worker,
+                    source="output",
+                    file=self.node,
+                    data=self.output[place.offset : place.offset + place.room],
+                    next=min(len(self.output), place.offset + place.room),
+                    more=place.offset + place.room < len(self.output),
+                )
+                for place in message.log.places
+            ]
+            await self.say(log=shim_pb2.LogAnswer(question=message.log.question, parts=parts))
         elif kind == "question":
             facts = replace(
                 self.facts,

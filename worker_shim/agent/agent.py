@@ -13,14 +13,16 @@ from functools import partial
 import structlog
 from allstop.v1 import shim_pb2
 
-from coordinator.core.errors import AllstopError, Fenced
+from coordinator.core.errors import AllstopError, Fenced, NotFound, Where
+from coordinator.core.failures import failure_of
+from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import NodeFacts, WorkerState
-from worker_shim.agent import wire
+from worker_shim.agent import logs, wire
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.lane import Lane
 from worker_shim.agent.looking import Looker
 from worker_shim.agent.order import Deadline, Order, Outcome
-from worker_shim.agent.ports import Drivers
+from worker_shim.agent.ports import LOG, Drivers
 from worker_shim.agent.undoing import put_out
 from worker_shim.agent.worker import Worker
 from worker_shim.facts import NodeProbe
@@ -163,7 +165,9 @@ class Agent:
         elif kind == "waiting":
             self._on_waiting(message.waiting)
         elif kind == "question":
-            self._on_question(message.question)
+            self._on_question(self._answer_question(message.question))
+        elif kind == "log":
+            self._on_question(self._answer_log(message.log))
         elif kind == "welcome":
             self._on_new_leader(message.welcome)
 
@@ -231,13 +235,29 @@ class Agent:
                 log.error("fenced worker cannot be killed", why=str(error))
             self._note()
 
-    def _on_question(self, question: shim_pb2.Question) -> None:
+    def _on_question(self, answering: Coroutine[None, None, None]) -> None:
         if len(self._tasks) < QUESTIONS_MAX:
-            self._spawn(self._answer_question(question))
+            self._spawn(answering)
+        else:
+            answering.close()
 
     async def _answer_question(self, question: shim_pb2.Question) -> None:
         facts = await self._probe.answer(wire.files_asked(question))
         self.send(wire.answer_message(question.question, facts))
+
+    async def _answer_log(self, question: shim_pb2.LogQuestion) -> None:
+        places = wire.places_asked(question)
+        found = [await self._read_log(question.job, place) for place in places]
+        parts = tuple(part for parts in found for part in parts)
+        self.send(wire.log_answer_message(question.question, parts))
+
+    async def _read_log(self, job: str, place: LogPlace) -> tuple[LogPart, ...]:
+        lane = self._lanes.get((job, place.worker))
+        if lane is None or not lane.worker.state:
+            where = Where(job=job, worker=place.worker, node=self._probe.current().node)
+            gone = NotFound("the worker is not on this node any more", where=where)
+            return (LogPart(place.worker, place.source, place.file, failure=failure_of(gone)),)
+        return await asyncio.to_thread(logs.read, lane.worker, place)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -279,6 +299,8 @@ class Agent:
         """Look at every worker and say how it is; facts go along when they changed."""
         for lane in tuple(self._lanes.values()):
             await self._looker.look(lane.worker, busy=lane.busy)
+            if lane.worker.alive and not lane.busy and not lane.worker.action:
+                await asyncio.to_thread(logs.give_back, lane.worker.directory / LOG)
         facts, states = self._probe.refresh(), self.states()
         changed = facts if facts != self._told else None
         now = time.monotonic()

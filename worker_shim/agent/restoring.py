@@ -185,6 +185,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         await drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
     deadline.lap("lock")
     worker.directory = Path(manifest.run_directory)
+    worker.log_began = {file.path: file.size_bytes for file in manifest.open_files}
     worker.take_directory()
     worker.command, worker.workers = manifest.command, order.workers or manifest.workers
     if manifest.page:

@@ -13,6 +13,7 @@ from allstop.v1 import records_pb2, shim_pb2
 from coordinator.codec import from_proto, member_of, number_of, to_proto
 from coordinator.core.errors import AllstopError, BadRequest, Where
 from coordinator.core.failures import failure_of
+from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import (
     AddressMove,
     Cut,
@@ -163,6 +164,17 @@ def progress_message(order: Order, done_bytes: int, total_bytes: int) -> shim_pb
 def answer_message(question: int, facts: NodeFacts) -> shim_pb2.ShimMessage:
     """The answer to the planner's question about program files."""
     return shim_pb2.ShimMessage(answer=shim_pb2.Answer(question=question, facts=to_proto(facts)))
+
+
+def log_answer_message(question: int, parts: tuple[LogPart, ...]) -> shim_pb2.ShimMessage:
+    """The answer to a question about output."""
+    told = [to_proto(part) for part in parts]
+    return shim_pb2.ShimMessage(log=shim_pb2.LogAnswer(question=question, parts=told))
+
+
+def places_asked(question: shim_pb2.LogQuestion) -> tuple[LogPlace, ...]:
+    """The places that a question about output names."""
+    return tuple(from_proto(place, LogPlace) for place in question.places)
 
 
 def files_asked(question: shim_pb2.Question) -> tuple[ProgramFile, ...]:

@@ -23,6 +23,7 @@ from worker_shim.images.port import Manifest
 from worker_shim.process.port import LaunchSpec, Tree
 
 if TYPE_CHECKING:
+    from worker_shim.agent.logs import Source
     from worker_shim.agent.options import WorkerSpec
     from worker_shim.agent.restoring import Restoration
 
@@ -82,6 +83,8 @@ class Worker:
     published: Recent = field(default_factory=Recent)
     restoration: Restoration | None = None
     restored_by: str = ""  # the restore that has killed the old tree and made the present one
+    log_began: dict[str, int] = field(default_factory=dict)  # sizes of files as it began here
+    outputs: dict[int, tuple[Source, ...]] = field(default_factory=dict)  # of ranks, as last seen
     programs: asyncio.Task[tuple[ProgramFile, ...]] | None = None
     watching: asyncio.Task[None] | None = None
     taken: Claim | None = None
@@ -158,11 +161,13 @@ class Worker:
         self.page, additions, notes = self.drivers.hook.install(
             self.directory, spec.env, worker=self.worker, slots=spec.slots
         )
+        log_file = self.directory / LOG
+        self.log_began = {str(log_file): log_file.stat().st_size if log_file.exists() else 0}
         launch = LaunchSpec(
             argv=spec.argv,
             env={**spec.env, **additions},
             cwd=spec.cwd,
-            log=self.directory / LOG,
+            log=log_file,
         )
         try:
             root_pid = await self.drivers.process.launch(launch, deadline_s=LAUNCH_S_MAX)

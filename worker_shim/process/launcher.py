@@ -83,7 +83,7 @@ def _redirect(log: str) -> None:
     """Opened here and not inherited: CRIU must find them in the worker's own mount namespace."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
-    out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    out = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(out, 1)
     os.dup2(out, 2)
     for fd in {null, out} - {0, 1, 2}:

@@ -216,3 +216,23 @@ class ShowReply(_message.Message):
     restore: _records_pb2.RestoreRecord
     timeline: _records_pb2.Timeline
     def __init__(self, snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ..., attempt: _Optional[_Union[_records_pb2.AttemptRecord, _Mapping]] = ..., restore: _Optional[_Union[_records_pb2.RestoreRecord, _Mapping]] = ..., timeline: _Optional[_Union[_records_pb2.Timeline, _Mapping]] = ...) -> None: ...
+
+class ReadLogsRequest(_message.Message):
+    __slots__ = ("job", "places", "first", "lines")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    places: _containers.RepeatedCompositeFieldContainer[_records_pb2.LogPlace]
+    first: int
+    lines: int
+    def __init__(self, job: _Optional[str] = ..., places: _Optional[_Iterable[_Union[_records_pb2.LogPlace, _Mapping]]] = ..., first: _Optional[int] = ..., lines: _Optional[int] = ...) -> None: ...
+
+class ReadLogsReply(_message.Message):
+    __slots__ = ("parts", "following")
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[_records_pb2.LogPart]
+    following: int
+    def __init__(self, parts: _Optional[_Iterable[_Union[_records_pb2.LogPart, _Mapping]]] = ..., following: _Optional[int] = ...) -> None: ...

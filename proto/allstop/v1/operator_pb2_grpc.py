@@ -79,6 +79,11 @@ class OperatorStub:
                 request_serializer=allstop_dot_v1_dot_operator__pb2.ShowRequest.SerializeToString,
                 response_deserializer=allstop_dot_v1_dot_operator__pb2.ShowReply.FromString,
                 _registered_method=True)
+        self.ReadLogs = channel.unary_unary(
+                '/allstop.v1.Operator/ReadLogs',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.ReadLogsRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.ReadLogsReply.FromString,
+                _registered_method=True)
 
 
 class OperatorServicer:
@@ -141,6 +146,13 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLogs(self, request, context):
+        """ReadLogs answers with what is there now; to follow is to ask again with the places it named.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -188,6 +200,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.Show,
                     request_deserializer=allstop_dot_v1_dot_operator__pb2.ShowRequest.FromString,
                     response_serializer=allstop_dot_v1_dot_operator__pb2.ShowReply.SerializeToString,
+            ),
+            'ReadLogs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadLogs,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.ReadLogsRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.ReadLogsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -433,6 +450,33 @@ class Operator:
             '/allstop.v1.Operator/Show',
             allstop_dot_v1_dot_operator__pb2.ShowRequest.SerializeToString,
             allstop_dot_v1_dot_operator__pb2.ShowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allstop.v1.Operator/ReadLogs',
+            allstop_dot_v1_dot_operator__pb2.ReadLogsRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.ReadLogsReply.FromString,
             options,
             channel_credentials,
             insecure,

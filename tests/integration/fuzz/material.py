@@ -56,10 +56,13 @@ def _value(field: FieldDescriptor, names: Any, depth: int) -> st.SearchStrategy[
     of = FieldDescriptor
     if field.message_type is not None:
         return _of(field.message_type, names, depth - 1)
-    if field.type == of.TYPE_STRING:
-        return names
-    if field.type == of.TYPE_BOOL:
-        return st.booleans()
+    simple = {
+        of.TYPE_STRING: names,
+        of.TYPE_BYTES: st.binary(max_size=64),
+        of.TYPE_BOOL: st.booleans(),
+    }
+    if field.type in simple:
+        return simple[field.type]
     if field.type == of.TYPE_ENUM:
         known = [value.number for value in field.enum_type.values]
         return st.sampled_from([*known, -1, 99, 2**31 - 1])

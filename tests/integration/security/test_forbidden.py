@@ -66,8 +66,9 @@ REQUESTS = {
     "ListNodes": "ListNodesRequest",
     "ListSnapshots": "ListSnapshotsRequest",
     "Show": "ShowRequest",
+    "ReadLogs": "ReadLogsRequest",
 }
-ACTS = ("Checkpoint", "Restore", "Abort")
+ACTS = ("Checkpoint", "Restore", "Abort", "ReadLogs")
 
 
 @pytest_asyncio.fixture(scope="module")
