@@ -6,9 +6,16 @@ import click
 
 from coordinator.cli.options import asking, option
 from coordinator.cli.output import Output
+from coordinator.cli.verb import ASKING, verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop abort llm-20261129-214424-579caf",
+        "allstop abort llm-20261129-214424-579caf --reason 'the disks are wanted elsewhere'",
+    ),
+    exits=(*ASKING, 4),
+)
 @click.argument("action", metavar="ID")
 @option("--reason", default="asked for by an operator", metavar="TEXT", help="Kept in its record.")
 @asking

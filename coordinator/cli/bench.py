@@ -12,6 +12,7 @@ import click
 
 from coordinator.cli.options import option, output_option
 from coordinator.cli.output import Output
+from coordinator.cli.verb import verb_group
 from coordinator.core.errors import SetupError
 
 
@@ -25,12 +26,18 @@ def _measurement(name: str) -> Any:
     return importlib.import_module(f"bench.{name}")
 
 
-@click.group()
+@verb_group(examples=("allstop bench coordination --shims 64",), exits=(0, 2, 14))
 def bench() -> None:
     """Measure what allstop costs on this machine, beside the floor it is measured against."""
 
 
-@bench.command()
+@bench.command(
+    examples=(
+        "allstop bench coordination --shims 8 --shims 256",
+        "allstop bench coordination --shims 1024 --fronts 2 --no-tls -o json",
+    ),
+    exits=(0, 2, 14),
+)
 @option(
     "--shims", multiple=True, type=click.IntRange(1), metavar="N",
     help="How many; may be repeated.  [default: 8, 64, 256, 1024, 4096]",

@@ -8,6 +8,7 @@ import click
 
 from coordinator.cli.options import option, output_option
 from coordinator.cli.output import Output, state_directory
+from coordinator.cli.verb import verb_group
 
 directory_option = option(
     "--authority",
@@ -21,22 +22,25 @@ def _place(given: Path | None) -> Path:
     return (given or state_directory() / "certs").absolute()
 
 
-@click.group()
+@verb_group(
+    examples=(
+        "allstop certs init",
+        "allstop certs issue coordinator c0 --host 10.0.0.1",
+        "allstop certs issue shim node-7",
+        "allstop certs issue operator ada",
+    )
+)
 def certs() -> None:
     """Make certificates: an authority of your own, and with it one for each process and person.
 
     An authority that you have does as well: docs/security.md says what its certificates must hold.
-
-    \b
-    Examples:
-      allstop certs init
-      allstop certs issue coordinator c0 --host 10.0.0.1
-      allstop certs issue shim node-7
-      allstop certs issue operator ada
     """
 
 
-@certs.command()
+@certs.command(
+    examples=("allstop certs init", "allstop certs init --authority /root/allstop-ca"),
+    exits=(0, 2, 14),
+)
 @directory_option
 @output_option
 @click.pass_obj
@@ -51,11 +55,21 @@ def init(output: Output, authority: Path | None) -> None:
     )
 
 
-@certs.command()
+@certs.command(
+    examples=(
+        "allstop certs issue coordinator c0 --host 10.0.0.1 --host allstop.example.org",
+        "allstop certs issue shim node-7 --into /etc/allstop --days 30",
+        "allstop certs issue viewer eve -o json",
+    ),
+    exits=(0, 2, 14),
+)
 @click.argument("role", type=click.Choice(["coordinator", "shim", "operator", "viewer"]))
 @click.argument("name")
 @option("--host", "hosts", multiple=True, metavar="NAME", help="A coordinator's: name or address.")
-@option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, metavar="N")
+@option(
+    "--days", type=click.IntRange(1, 3650), default=90, show_default=True, metavar="N",
+    help="How long it counts.",
+)  # fmt: skip
 @option(
     "--into",
     type=click.Path(file_okay=False, path_type=Path),

@@ -7,9 +7,18 @@ import click
 from coordinator.cli.durations import PhaseDuration
 from coordinator.cli.options import asking, deadline_option, job_argument, option
 from coordinator.cli.output import Output
+from coordinator.cli.verb import ASKING, verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop checkpoint llm",
+        "allstop checkpoint llm --deadline 2m --phase-deadline park=30s",
+        "allstop checkpoint llm --cut freeze --stop",
+        "allstop checkpoint llm --detach -o json",
+    ),
+    exits=(*ASKING, 4, 3, 5, 7, 8, 12, 130),
+)
 @job_argument
 @option(
     "--cut",
@@ -49,12 +58,6 @@ def checkpoint(
     """Stop all ranks of JOB, save them as one snapshot, and let the job run on.
 
     Ctrl-C leaves the checkpoint running; `allstop abort` undoes it.
-
-    \b
-    Examples:
-      allstop checkpoint llm
-      allstop checkpoint llm --deadline 2m --phase-deadline park=30s
-      allstop checkpoint llm --detach -o json
     """
     from coordinator.cli.follow import follow
     from coordinator.core.model import Cut, Phase

@@ -1,160 +1,163 @@
-"""`--config FILE`: options of a verb from a TOML file, each under its long name.
-
-    listen = ["10.0.0.1:7411"]
-    etcd = ["https://etcd-0:2379", "https://etcd-1:2379"]
-    lease = "10s"
-
-    [policy]
-    dump_s = "90s"
-
-The command line wins over the environment, and that over the file. A file that cannot be read or
-holds anything that the verb does not know is refused before anything is started.
-"""
+"""`allstop config check` and `allstop config show`"""
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from collections.abc import Callable
+import glob
+import importlib
+import os
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
+from coordinator.cli.options import option, output_option
+from coordinator.cli.output import Output
+from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
-FILE_BYTES_MAX = 1 << 20
-# What of two values of one option counts, where the option may stand before and after a verb.
-RANKS = {
-    ParameterSource.COMMANDLINE: 3,
-    ParameterSource.ENVIRONMENT: 2,
-    ParameterSource.DEFAULT_MAP: 1,
-}
+    from coordinator.cli.config_check import Problem
+    from coordinator.cli.config_show import Effective
 
-
-def config_option(function: Function) -> Function:
-    """The option `--config` for a verb; it is read before all others."""
-    return click.option(
-        "--config",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        envvar="ALLSTOP_CONFIG",
-        show_envvar=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_take,
-        help="Options from a TOML file, by their long names; flags and environment win over it.",
-    )(function)
+ROLES = ("up", "coordinator", "shim")
+USUAL_FILES = "/etc/allstop/*.toml"
 
 
-def rank(ctx: click.Context, name: str) -> int:
-    """How much the value of an option counts: flag, environment, file, default."""
-    source = ctx.get_parameter_source(name)
-    return RANKS.get(source, 0) if source is not None else 0
-
-
-def _take(ctx: click.Context, _: click.Parameter, path: Path | None) -> None:
-    """Make the file's values the verb's defaults; those of a verb below it go to that one."""
-    if path is None:
-        return
-    found = options_of(path, ctx)
-    ctx.default_map = {**(ctx.default_map or {}), **found}
-
-
-def options_of(path: Path, ctx: click.Context) -> dict[str, Any]:
-    """What the file says, as click wants it: by parameter, verbs below this one as a map each.
-
-    Raises BadRequest naming the file, the key, and what is expected there.
-    """
-    table = _read(path)
-    own = _by_key(ctx.command)
-    below = _below(ctx.command)
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        takers = [(name, options[key]) for name, options in below.items() if key in options]
-        if key not in own and not takers:
-            known = sorted({*own, *(key for options in below.values() for key in options)})
-            raise _wrong(path, key, "there is no such option", known)
-        if key in own:
-            found[own[key].name or ""] = _checked(path, key, value, own[key], ctx)
-        for name, option in takers:
-            found.setdefault(name, {})[option.name] = _checked(path, key, value, option, ctx)
+def command_of(role: str) -> click.Command:
+    """The verb that takes a file of this role."""
+    found = getattr(importlib.import_module(f"coordinator.cli.{role}"), role)
+    assert isinstance(found, click.Command)
     return found
 
 
-def _read(path: Path) -> dict[str, Any]:
-    advice = '--config names a TOML file, such as: listen = ["10.0.0.1:7411"]'
-    try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise BadRequest(f"cannot read {path}: {why}", advice=advice) from None
-    if len(data) > FILE_BYTES_MAX:
-        raise BadRequest(f"{path} has more than {FILE_BYTES_MAX} bytes", advice=advice)
-    try:
-        return tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:  # also of the decoding
-        raise BadRequest(f"{path} is not TOML: {error}", advice=advice) from None
+@verb_group(
+    examples=(
+        "allstop config check /etc/allstop/shim.toml",
+        "allstop config show coordinator --config /etc/allstop/coordinator.toml",
+    )
+)
+def config() -> None:
+    """Look at options before anything is started with them: `--config` files, variables, flags."""
 
 
-def _by_key(command: click.Command) -> dict[str, click.Option]:
-    """Options of a verb by their long names, without those that a file cannot give."""
-    return {
-        key: each
-        for each in command.params
-        if isinstance(each, click.Option) and not each.is_eager
-        for key in _keys(each)
-    }
+@config.command(
+    examples=(
+        "allstop config check",
+        "allstop config check /etc/allstop/coordinator.toml /etc/allstop/shim.toml",
+        "allstop config check --role up mine.toml -o json",
+    ),
+    exits=(0, 2),
+)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE…]")
+@option(
+    "--role",
+    type=click.Choice(ROLES),
+    help="Who is to take it.  [default: by the file's name and keys]",
+)
+@output_option
+@click.pass_obj
+def check(output: Output, files: tuple[Path, ...], role: str | None) -> int:
+    """Say everything that is wrong with files of options, each by file and key.
+
+    Unknown keys, values of the wrong kind, addresses, files and programs that are not there,
+    certificates that do not fit, and plain TCP beyond this machine. Without FILE it is that of
+    ALLSTOP_CONFIG, else all of /etc/allstop. Nothing is started and nobody is asked.
+    """
+    from coordinator.cli.config_check import fitting_role, problems_of
+
+    commands = {each: command_of(each) for each in ROLES}
+    told: list[dict[str, Any]] = []
+    problems: list[Problem] = []
+    for path in files or _usual_files():
+        chosen = role or fitting_role(path, commands)
+        found = problems_of(path, chosen, commands[chosen])
+        problems += found
+        told.append(
+            {"file": str(path), "role": chosen, "problems": [asdict(each) for each in found]}
+        )
+    if not problems:
+        output.emit({"files": told}, lambda: _all_is_well(told))
+        return 0
+    error = BadRequest(
+        f"{len(problems)} thing{'s' * (len(problems) > 1)} to correct",
+        advice="`allstop VERB --help` describes each option",
+        details=tuple(_line(each) for each in problems),
+    )
+    output.error(error, files=told)
+    return error.exit_code
 
 
-def _keys(option: click.Option) -> list[str]:
-    return [name.removeprefix("--") for name in option.opts if name.startswith("--")]
+def _usual_files() -> list[Path]:
+    """What is meant when no file is named; raises BadRequest when there is none."""
+    named = os.environ.get("ALLSTOP_CONFIG", "")
+    found = [named] if named else sorted(glob.glob(USUAL_FILES))
+    if not found:
+        raise BadRequest(
+            f"no file was named, ALLSTOP_CONFIG is not set, and there is no {USUAL_FILES}",
+            advice="allstop config check FILE",
+        )
+    return [Path(each) for each in found]
 
 
-def _below(command: click.Command) -> dict[str, dict[str, click.Option]]:
-    """The same for the verbs below a verb."""
-    if not isinstance(command, click.Group):
-        return {}
-    return {name: _by_key(each) for name, each in command.commands.items()}
+def _all_is_well(told: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        f"{each['file']}: nothing is wrong with it, for {each['role']}" for each in told
+    )
 
 
-def _checked(path: Path, key: str, value: Any, option: click.Option, ctx: click.Context) -> Any:
-    """A value in the form that click takes; raises BadRequest when the option does not take it."""
-    if isinstance(value, dict) and option.multiple:  # [policy]: NAME = VALUE
-        value = [f"{name}={_text(path, f'{key}.{name}', each)}" for name, each in value.items()]
-    if option.is_flag:
-        if not isinstance(value, bool):
-            raise _wrong(path, key, f"expected true or false, not {value!r}")
-        return value
-    if option.multiple:
-        given = value if isinstance(value, list) else [value]
-        texts: Any = tuple(_text(path, key, each) for each in given)
-    else:
-        texts = _text(path, key, value)
-    try:
-        # A callback without a value of its own keeps what it is given, which is not for now.
-        (option.process_value if option.expose_value else option.type_cast_value)(ctx, texts)
-    except click.UsageError as error:
-        raise _wrong(path, key, error.message.rstrip(".")) from None
-    except BadRequest as error:
-        raise _wrong(path, key, error.what) from None
-    return texts
+def _line(problem: Problem) -> str:
+    key = f": {problem.key}" if problem.key else ""
+    return f"{problem.file}{key}: {problem.what}" + (f" ({problem.advice})" * bool(problem.advice))
 
 
-def _text(path: Path, key: str, value: Any) -> str:
-    """A text or a number as it would stand on the command line."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        raise _wrong(path, key, f"expected a text or a number, not {value!r}")
-    return str(value)
+@config.command(
+    examples=(
+        "allstop config show shim",
+        "allstop config show coordinator --config /etc/allstop/coordinator.toml --lease 5s",
+        "allstop config show shim run --worker 1 -o json",
+    ),
+    exits=(0, 2),
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("role", type=click.Choice(ROLES))
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[OPTION…]")
+@output_option
+@click.pass_obj
+def show(output: Output, role: str, words: tuple[str, ...]) -> None:
+    """Say what each option of a verb would be, and where that comes from.
+
+    Put `config show` before the words that would start it: up, coordinator, shim or shim run, with
+    the same flags, in the same environment. A flag wins over the environment, that over the file,
+    and that over the default.
+    """
+    from coordinator.cli.config_show import effective
+
+    found = effective(role, command_of(role), words, output)
+    output.emit({"options": [asdict(each) for each in found]}, lambda: _table(found))
 
 
-def _wrong(path: Path, key: str, what: str, known: list[str] | None = None) -> BadRequest:
-    near = difflib.get_close_matches(key, known or [], n=1)
-    advice = f"did you mean {near[0]}?" if near else ""
-    if known and not near:
-        advice = f"there are: {', '.join(known)}"
-    return BadRequest(f"{path}: {key[:100]}: {what}"[:1000], advice=advice)
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ", ".join(map(_as_text, value))
+    return "" if value is None else str(value)
+
+
+def _table(found: list[Effective]) -> RenderableType:
+    from rich.text import Text
+
+    from coordinator.cli.tables import table
+
+    rows = table("OPTION", "VALUE", "FROM")
+    for each in found:
+        given = each.source != "default"
+        rows.add_row(
+            f"--{each.option}",
+            Text(_as_text(each.value), style="" if given else "dim"),
+            Text(f"{each.source} {each.place}".rstrip(), style="green" if given else "dim"),
+        )
+    return rows

@@ -9,9 +9,17 @@ import click
 from coordinator.cli.options import option
 from coordinator.cli.output import Output
 from coordinator.cli.replica import replica_options, serve
+from coordinator.cli.verb import verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop coordinator --etcd https://etcd-0:2379,https://etcd-1:2379 \\",
+        "    --listen 10.0.0.1:7411 --tls-ca ca.pem --tls-cert c0.pem --tls-key c0.key",
+        "allstop coordinator --config /etc/allstop/coordinator.toml",
+    ),
+    exits=(0, 2, 12, 14),
+)
 @replica_options
 @option("--etcd", multiple=True, required=True, metavar="URL", help="May be repeated.")
 @click.pass_obj

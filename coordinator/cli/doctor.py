@@ -12,6 +12,7 @@ import click
 from coordinator.cli.options import asking, directory, option
 from coordinator.cli.output import Output
 from coordinator.cli.shim import STORE_DIRECTORY
+from coordinator.cli.verb import verb
 from coordinator.core.errors import AllstopError, SetupError
 
 if TYPE_CHECKING:
@@ -22,10 +23,19 @@ if TYPE_CHECKING:
 STYLES = {"ok": "green", "warning": "yellow", "fix": "bold red"}
 
 
-@click.command()
-@directory("--store", default=STORE_DIRECTORY, show_default=True, help="As of the shim.")
-@directory("--staging", help="As of the shim.")
-@option("--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+@verb(
+    examples=(
+        "allstop doctor",
+        "allstop doctor --coordinator 10.0.0.1:7411 --insecure --store /shared/allstop",
+    ),
+    exits=(0, 2, 14),
+)
+@directory("--store", default=STORE_DIRECTORY, show_default=True, help="As the shim's.")
+@directory("--staging", help="As the shim's.")
+@option(
+    "--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="As the shim's.",
+)  # fmt: skip
 @asking
 @click.pass_obj
 def doctor(output: Output, store: Path, staging: Path | None, criu: Path | None) -> None:
@@ -33,11 +43,6 @@ def doctor(output: Output, store: Path, staging: Path | None, criu: Path | None)
 
     Kernel, CRIU, capabilities, network lock, space, clock, drivers, and whether a coordinator
     answers. Exit code 14 when something has to be fixed.
-
-    \b
-    Examples:
-      allstop doctor
-      allstop doctor --coordinator 10.0.0.1:7411 --store /shared/allstop
     """
     from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY
     from worker_shim.examination import Places, Verdict, examine

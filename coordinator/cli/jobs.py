@@ -6,9 +6,15 @@ import click
 
 from coordinator.cli.options import asking
 from coordinator.cli.output import Output
+from coordinator.cli.verb import verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop jobs",
+        "allstop jobs -o json",
+    ),
+)
 @asking
 @click.pass_obj
 def jobs(output: Output) -> None:

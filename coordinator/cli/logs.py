@@ -12,6 +12,7 @@ import click
 
 from coordinator.cli.options import asking, job_argument, option
 from coordinator.cli.output import Output
+from coordinator.cli.verb import ASKING, verb
 from coordinator.core.errors import AllstopError, BadRequest
 from coordinator.core.logs import OUTPUT
 
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
 LINES = 100
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop logs llm",
+        "allstop logs llm --worker 1 --lines 1000",
+        "allstop logs llm --rank 3 --follow",
+    ),
+    exits=(*ASKING, 4),
+)
 @job_argument
 @option("--worker", type=click.IntRange(min=0), metavar="N", help="Of this worker alone, from 0.")
 @option("--rank", type=click.IntRange(min=0), metavar="N", help="Of this rank alone, from 0.")
@@ -43,12 +51,6 @@ def logs(
 
     A line of one of several workers begins with its number. A rank has output of its own where
     torchrun was started with --tee 3 or --redirects 3.
-
-    \b
-    Examples:
-      allstop logs llm
-      allstop logs llm --worker 1 --lines 1000
-      allstop logs llm --rank 3 --follow
     """
     if worker is not None and rank is not None:
         raise BadRequest("--worker and --rank exclude each other", advice="give one of them")

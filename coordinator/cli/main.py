@@ -17,6 +17,7 @@ import click
 from coordinator.cli.exits import EXIT_CODES, INTERRUPTED
 from coordinator.cli.options import connection, output_option
 from coordinator.cli.output import Output
+from coordinator.cli.verb import VerbGroup
 from coordinator.core.errors import AllstopError, BugError
 
 # verb -> (section of the help, one line for it)
@@ -37,6 +38,7 @@ VERBS = {
     "logs": ("Look", "What the workers of a job have put out, wherever they are."),
     "trace": ("Look", "Where the time of a checkpoint or restore went, as a waterfall."),
     "certs": ("Run", "An authority of your own, and certificates with roles."),
+    "config": ("Try", "Check a file of options; show which count, and where each comes from."),
     "doctor": ("Try", "What a shim would miss on this machine, line by line."),
     "completion": ("Try", "Completion of verbs and options for your shell."),
     "bench": ("Try", "Measure what it costs on this machine, beside the floor."),
@@ -49,7 +51,7 @@ def module_of(verb: str) -> str:
     return f"coordinator.cli.{verb}"
 
 
-class Verbs(click.Group):
+class Verbs(VerbGroup):
     """A group that knows its verbs by name and imports each when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -71,7 +73,7 @@ class Verbs(click.Group):
             with formatter.section(section):
                 formatter.write_dl(lines)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_codes(self, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 
@@ -87,6 +89,12 @@ def print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 @click.group(
     cls=Verbs,
+    examples=(
+        "allstop jobs",
+        "allstop checkpoint llm",
+        "allstop restore llm",
+        "allstop --coordinator 10.0.0.1:7411 --insecure nodes -o json",
+    ),
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -100,7 +108,7 @@ def allstop() -> None:
     """Stop every rank of a training job at one step, save all of them as one snapshot, and put it
     back, on other machines if need be.
 
-    Data goes to stdout, everything for people to stderr. NO_COLOR is honoured.
+    Data goes to stdout, everything for people to stderr. `allstop VERB --help` has the rest.
     """
 
 

@@ -6,9 +6,15 @@ import click
 
 from coordinator.cli.options import asking
 from coordinator.cli.output import Output
+from coordinator.cli.verb import verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop nodes",
+        "allstop nodes --coordinator 10.0.0.1:7411 --insecure -o json",
+    ),
+)
 @asking
 @click.pass_obj
 def nodes(output: Output) -> None:

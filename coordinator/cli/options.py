@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator.cli.config import rank
+from coordinator.cli.config_file import rank
 from coordinator.cli.durations import Duration
 from coordinator.cli.output import Output
 
@@ -129,7 +129,9 @@ deadline_option = option(
     metavar="DURATION",
     help="For the whole of it, such as 90s or 5m.  [default: the coordinator's policy]",
 )
-snapshot_option = option("--snapshot", default="", metavar="ID", help="[default: the newest]")
+snapshot_option = option(
+    "--snapshot", default="", metavar="ID", help="Which one.  [default: the newest]"
+)
 
 
 def directory(name: str, **settings: Any) -> Callable[[Function], Function]:

@@ -6,9 +6,16 @@ import click
 
 from coordinator.cli.options import asking, job_argument, snapshot_option
 from coordinator.cli.output import Output, plain
+from coordinator.cli.verb import ASKING, verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop plan llm",
+        "allstop plan llm --snapshot llm-20261129-214424-579caf -o json",
+    ),
+    exits=(*ASKING, 4, 6, 12),
+)
 @job_argument
 @snapshot_option
 @asking

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from coordinator.cli.config import config_option
+from coordinator.cli.config_file import config_option
 from coordinator.cli.durations import Duration
 from coordinator.cli.options import directory, file, option, tls_options
 from coordinator.cli.output import DEFAULT_PORT, SOCKET_NAME, Output, state_directory
@@ -66,7 +66,10 @@ def replica_options(function: Function) -> Function:
                 help="With --tls-ca: its certificates need not name a role, and each may do"
                 " everything.",
             ),
-            directory("--state-dir", help="[default: ~/.local/state/allstop]"),
+            directory(
+                "--state-dir", help="Socket, and data of an etcd of its own.  [default: "
+                "~/.local/state/allstop]",
+            ),
             option("--name", default="", help="Of this replica.  [default: host name and pid]"),
             file("--etcd-ca", "Authorities for etcd's certificate, PEM."),
             file("--etcd-cert", "Certificate to show to etcd, PEM."),
@@ -75,11 +78,12 @@ def replica_options(function: Function) -> Function:
             option("--prefix", default="/allstop", show_default=True, help="Of all keys in etcd."),
             option(
                 "--lease", "lease_s", type=Duration(), metavar="DURATION",
-                help="How long a dead leader keeps the others waiting.",
+                help="How long a dead leader keeps the others waiting.  [default: 10s]",
             ),
             option(
                 "--node-lease", "node_lease_s", type=Duration(), metavar="DURATION",
-                help="How long a shim may say nothing before its node counts as lost.",
+                help="How long a shim may say nothing before its node counts as lost.  "
+                "[default: 20s]",
             ),
             option(
                 "--policy", multiple=True, metavar="NAME=VALUE", callback=_policy,

@@ -6,9 +6,16 @@ import click
 
 from coordinator.cli.options import asking, deadline_option, job_argument, option, snapshot_option
 from coordinator.cli.output import Output
+from coordinator.cli.verb import ASKING, verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop restore llm",
+        "allstop restore llm --snapshot llm-20261129-214424-579caf --deadline 10m",
+    ),
+    exits=(*ASKING, 4, 5, 6, 9, 12, 130),
+)
 @job_argument
 @snapshot_option
 @deadline_option

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from coordinator.cli.config import config_option, rank
+from coordinator.cli.config_file import config_option, rank
 from coordinator.cli.durations import Duration
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
+from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
+from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY, STATE_DIRECTORY
 
 if TYPE_CHECKING:
     from worker_shim.agent.options import ShimOptions
@@ -29,7 +31,7 @@ def node_options(function: Function) -> Function:
     """What a shim must know of its node; may stand before or after `run`."""
     for add in reversed(
         (
-            option("--node", metavar="NAME", help="[default: the host name]"),
+            option("--node", metavar="NAME", help="Of this node.  [default: the host name]"),
             option(
                 "--address", metavar="IP", default="",
                 help="Where the node's workers are reached by the others.  [default: the default "
@@ -39,12 +41,20 @@ def node_options(function: Function) -> Function:
                 "--store", default=STORE_DIRECTORY, show_default=True,
                 help="Image store: a directory that all nodes see.",
             ),
-            directory("--staging", help="Images on their way to the store; local disk."),
-            directory("--run-dir", help="Files of running workers; the same path on every node."),
-            directory("--node-state", help="The highest epoch seen."),
+            directory(
+                "--staging", help="Images on their way to the store; local disk.  "
+                f"[default: {STAGING_DIRECTORY}]",
+            ),
+            directory(
+                "--run-dir", help="Files of running workers; the same path on every node.  "
+                f"[default: {RUN_DIRECTORY}]",
+            ),
+            directory(
+                "--node-state", help=f"The highest epoch seen.  [default: {STATE_DIRECTORY}]"
+            ),
             option(
                 "--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-                help="[default: that of `make tools`, then the one in PATH]",
+                help="The CRIU to use.  [default: that of `make tools`, then the one in PATH]",
             ),
             option(
                 "--metrics", default="", metavar="ADDR",
@@ -52,7 +62,7 @@ def node_options(function: Function) -> Function:
             ),
             option(
                 "--linger", "linger_s", type=Duration(), metavar="DURATION",
-                help="How long the shim of a failed worker waits for a restore.",
+                help="How long the shim of a failed worker waits for a restore.  [default: 5m]",
             ),
         )
     ):  # fmt: skip
@@ -60,7 +70,15 @@ def node_options(function: Function) -> Function:
     return config_option(connection(function))
 
 
-@click.group(invoke_without_command=True)
+@verb_group(
+    examples=(
+        "allstop shim --insecure --coordinator 10.0.0.1:7411 --store /shared/allstop",
+        "allstop shim --config /etc/allstop/shim.toml",
+        "allstop shim run --job llm --workers 2 --worker 0 -- torchrun --nnodes 2 train.py",
+    ),
+    exits=(0, 2, 5, 10, 13, 14),
+    invoke_without_command=True,
+)
 @node_options
 @click.pass_context
 def shim(ctx: click.Context, /, **node: Any) -> int:
@@ -73,17 +91,26 @@ def shim(ctx: click.Context, /, **node: Any) -> int:
     return start(ctx.ensure_object(Output), node, None)
 
 
-@shim.command()
+@shim.command(
+    examples=(
+        "allstop shim run --job llm --workers 2 --worker 0 -- torchrun --nnodes 2 train.py",
+        "allstop shim run --config /etc/allstop/shim.toml --worker 1 -- python -m my.trainer",
+    ),
+    exits=(0, 2, 5, 10, 13, 14),
+)
 @node_options
-@option("--job", required=True, metavar="NAME")
+@option("--job", required=True, metavar="NAME", help="The job that it is a worker of.")
 @option("--workers", required=True, type=click.IntRange(min=1), help="Of the whole job.")
 @option("--worker", required=True, type=click.IntRange(min=0), help="Which of them, from 0.")
 @option(
-    "--slots", type=click.IntRange(1, 4096), metavar="N", help="Ranks that this worker may have."
+    "--slots",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="Ranks that this worker may have.  [default: 64]",
 )
 @option(
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
-    help="[default: here]",
+    help="Where the worker starts.  [default: here]",
 )  # fmt: skip
 @option("--follow/--no-follow", default=True, help="Show the worker's output.  [default: follow]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")

@@ -6,9 +6,16 @@ import click
 
 from coordinator.cli.options import asking
 from coordinator.cli.output import Output
+from coordinator.cli.verb import ASKING, verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop show llm-20261129-214424-579caf",
+        "allstop show llm-20261129-214424-579caf -o json",
+    ),
+    exits=(*ASKING, 4, 12),
+)
 @click.argument("record", metavar="ID")
 @asking
 @click.pass_obj

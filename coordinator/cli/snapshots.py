@@ -6,9 +6,16 @@ import click
 
 from coordinator.cli.options import asking, job_argument
 from coordinator.cli.output import Output, plain
+from coordinator.cli.verb import ASKING, verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop snapshots llm",
+        "allstop snapshots llm -o json",
+    ),
+    exits=(*ASKING, 4, 12),
+)
 @job_argument
 @asking
 @click.pass_obj

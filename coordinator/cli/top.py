@@ -10,12 +10,20 @@ import click
 
 from coordinator.cli.options import asking, option
 from coordinator.cli.output import Output
+from coordinator.cli.verb import ASKING, verb
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop top",
+        "allstop top --once",
+        "allstop top -o json",
+    ),
+    exits=(*ASKING, 130),
+)
 @option("--once", is_flag=True, help="Say how things are now, and end.")
 @asking
 @click.pass_obj

@@ -8,10 +8,17 @@ import click
 
 from coordinator.cli.options import asking, option
 from coordinator.cli.output import Output
+from coordinator.cli.verb import ASKING, verb
 from coordinator.core.errors import NotFound, SetupError
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop trace llm-20261129-214424-579caf",
+        "allstop trace llm-20261129-214424-579caf --html stop.html",
+    ),
+    exits=(*ASKING, 4, 12),
+)
 @click.argument("action", metavar="ID")
 @option("--all", "everything", is_flag=True, help="Every worker that is kept and what it did.")
 @option(
@@ -27,11 +34,6 @@ def trace(output: Output, action: str, everything: bool, html: Path | None) -> N
 
     The same spans go to an OpenTelemetry collector while it runs, where the coordinator and the
     shims have OTEL_EXPORTER_OTLP_ENDPOINT. Of many workers the slowest are kept.
-
-    \b
-    Examples:
-      allstop trace llm-20261129-155236-b8405e
-      allstop trace llm-20261129-155236-b8405e --html stop.html
     """
     from coordinator.cli.asking import ask
     from coordinator.cli.waterfall import waterfall

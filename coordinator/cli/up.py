@@ -10,9 +10,17 @@ import click
 from coordinator.cli.options import option
 from coordinator.cli.output import Output
 from coordinator.cli.replica import replica_options, serve
+from coordinator.cli.verb import verb
 
 
-@click.command()
+@verb(
+    examples=(
+        "allstop up",
+        "allstop up --insecure --listen 10.0.0.1:7411 --policy dump_s=90s",
+        "allstop up --state-dir /srv/allstop --http 127.0.0.1:8080",
+    ),
+    exits=(0, 2, 12, 14),
+)
 @replica_options
 @option(
     "--etcd",

@@ -6,9 +6,13 @@ import click
 
 from coordinator.cli.options import asking
 from coordinator.cli.output import Output
+from coordinator.cli.verb import ASKING, verb
 
 
-@click.command()
+@verb(
+    examples=("allstop watch llm-20261129-214424-579caf",),
+    exits=(*ASKING, 4, 7, 8, 9, 12, 130),
+)
 @click.argument("action", metavar="ID")
 @asking
 @click.pass_obj

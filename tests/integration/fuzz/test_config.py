@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator.cli import config
+from coordinator.cli import config_file as config
 from coordinator.cli.coordinator import coordinator
 from coordinator.cli.output import Output
 from coordinator.cli.shim import shim

@@ -145,18 +145,6 @@ def test_help_names_every_verb_and_exit_code() -> None:
         assert f"\n  {code} " in text
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_option_has_an_environment_variable(verb: str) -> None:
-    command = allstop.get_command(None, verb)  # type: ignore[arg-type]
-    assert command is not None
-    missing = [
-        option.name
-        for option in command.params
-        if option.param_type_name == "option" and not option.envvar
-    ]
-    assert missing == [] or verb == "demo"
-
-
 def test_help_is_fast(cli: Cli) -> None:
     """Measured as processor time: other work on the machine does not count."""
     best_ms = 1e9
