@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import grpc.aio
-from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
+from allstop.v1 import logs_pb2, operator_pb2, operator_pb2_grpc, records_pb2
 
 from coordinator.api.channels import CONNECT_DEADLINE_S, OWN_POOL, Channels
 from coordinator.api.identity import attempt_id, restore_id
@@ -203,7 +203,7 @@ class OperatorClient:
         Without places: of all workers from `first` on their last `lines` lines, and where the next
         such request begins (0: that was all).
         """
-        wanted = [to_proto(place) for place in places]
+        wanted = [to_proto(place, logs_pb2.LogPlace) for place in places]
         request = operator_pb2.ReadLogsRequest(job=job, places=wanted, first=first, lines=lines)
         reply = await self._ask(lambda stub, timeout: stub.ReadLogs(request, timeout=timeout))
         return tuple(from_proto(part, LogPart) for part in reply.parts), int(reply.following)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from allstop.v1 import operator_pb2, records_pb2
+from allstop.v1 import logs_pb2, operator_pb2
 
 from coordinator.api.desk import Desk
 from coordinator.codec import from_proto, to_proto
@@ -49,7 +49,7 @@ async def read_logs(
         for part in _parts_of(request.job, place, found[place.worker], told)
     ]
     return operator_pb2.ReadLogsReply(
-        parts=[to_proto(part, records_pb2.LogPart) for part in parts], following=following
+        parts=[to_proto(part, logs_pb2.LogPart) for part in parts], following=following
     )
 
 

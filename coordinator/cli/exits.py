@@ -18,7 +18,7 @@ EXIT_CODES = {
     8: "the same, because somebody was awaited in vain",
     9: "a restore was tried and cleared away; the snapshot is untouched",
     10: "an outside program (criu, nft …) failed on a node",
-    11: "no coordinator can be reached",
+    11: "no coordinator can be reached, or a node whose answer is wanted",
     12: "etcd did not do what was asked",
     13: "fenced: an older epoch spoke, or a lost node came back",
     14: "this machine lacks something",

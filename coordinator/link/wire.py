@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from allstop.v1 import records_pb2, shim_pb2
+from allstop.v1 import logs_pb2, records_pb2, shim_pb2
 
 from coordinator.codec import from_proto, member_of, number_of, to_proto
 from coordinator.core import commands, events
@@ -169,7 +169,7 @@ def log_question_message(
     number: int, job: str, places: Sequence[LogPlace]
 ) -> shim_pb2.CoordinatorMessage:
     """Ask a shim for the output of its workers."""
-    wanted = [to_proto(place) for place in places]
+    wanted = [to_proto(place, logs_pb2.LogPlace) for place in places]
     question = shim_pb2.LogQuestion(question=number, job=job, places=wanted)
     return shim_pb2.CoordinatorMessage(log=question)
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 import grpc.aio
-from allstop.v1 import records_pb2, shim_pb2, shim_pb2_grpc
+from allstop.v1 import logs_pb2, shim_pb2, shim_pb2_grpc
 
 from coordinator.codec import from_proto, to_proto
 from coordinator.core.model import (
@@ -244,7 +244,7 @@ class FakeShim:
             await self.report()
         elif kind == "log" and self.reads_logs:
             parts = [
-                records_pb2.LogPart(
+                logs_pb2.LogPart(
                     worker=place.worker,
                     source="output",
                     file=self.node,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from allstop.v1 import records_pb2, shim_pb2
+from allstop.v1 import logs_pb2, records_pb2, shim_pb2
 
 from coordinator.codec import from_proto, member_of, number_of, to_proto
 from coordinator.core.errors import AllstopError, BadRequest, Where
@@ -168,7 +168,7 @@ def answer_message(question: int, facts: NodeFacts) -> shim_pb2.ShimMessage:
 
 def log_answer_message(question: int, parts: tuple[LogPart, ...]) -> shim_pb2.ShimMessage:
     """The answer to a question about output."""
-    told = [to_proto(part) for part in parts]
+    told = [to_proto(part, logs_pb2.LogPart) for part in parts]
     return shim_pb2.ShimMessage(log=shim_pb2.LogAnswer(question=question, parts=told))
 
 

@@ -1,3 +1,4 @@
+from allstop.v1 import logs_pb2 as _logs_pb2
 from allstop.v1 import records_pb2 as _records_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -224,15 +225,15 @@ class ReadLogsRequest(_message.Message):
     FIRST_FIELD_NUMBER: _ClassVar[int]
     LINES_FIELD_NUMBER: _ClassVar[int]
     job: str
-    places: _containers.RepeatedCompositeFieldContainer[_records_pb2.LogPlace]
+    places: _containers.RepeatedCompositeFieldContainer[_logs_pb2.LogPlace]
     first: int
     lines: int
-    def __init__(self, job: _Optional[str] = ..., places: _Optional[_Iterable[_Union[_records_pb2.LogPlace, _Mapping]]] = ..., first: _Optional[int] = ..., lines: _Optional[int] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., places: _Optional[_Iterable[_Union[_logs_pb2.LogPlace, _Mapping]]] = ..., first: _Optional[int] = ..., lines: _Optional[int] = ...) -> None: ...
 
 class ReadLogsReply(_message.Message):
     __slots__ = ("parts", "following")
     PARTS_FIELD_NUMBER: _ClassVar[int]
     FOLLOWING_FIELD_NUMBER: _ClassVar[int]
-    parts: _containers.RepeatedCompositeFieldContainer[_records_pb2.LogPart]
+    parts: _containers.RepeatedCompositeFieldContainer[_logs_pb2.LogPart]
     following: int
-    def __init__(self, parts: _Optional[_Iterable[_Union[_records_pb2.LogPart, _Mapping]]] = ..., following: _Optional[int] = ...) -> None: ...
+    def __init__(self, parts: _Optional[_Iterable[_Union[_logs_pb2.LogPart, _Mapping]]] = ..., following: _Optional[int] = ...) -> None: ...

@@ -22,76 +22,77 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from allstop.v1 import logs_pb2 as allstop_dot_v1_dot_logs__pb2
 from allstop.v1 import records_pb2 as allstop_dot_v1_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61llstop/v1/shim.proto\x12\nallstop.v1\x1a\x18\x61llstop/v1/records.proto\"\x81\x03\n\x0bShimMessage\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.allstop.v1.HelloH\x00\x12$\n\x06report\x18\x02 \x01(\x0b\x32\x12.allstop.v1.ReportH\x00\x12)\n\x06result\x18\x03 \x01(\x0b\x32\x17.allstop.v1.OrderResultH\x00\x12*\n\x06\x65xited\x18\x04 \x01(\x0b\x32\x18.allstop.v1.WorkerExitedH\x00\x12&\n\x07goodbye\x18\x05 \x01(\x0b\x32\x13.allstop.v1.GoodbyeH\x00\x12$\n\x06\x61nswer\x18\x06 \x01(\x0b\x32\x12.allstop.v1.AnswerH\x00\x12(\n\x08progress\x18\x07 \x01(\x0b\x32\x14.allstop.v1.ProgressH\x00\x12+\n\x07results\x18\x08 \x01(\x0b\x32\x18.allstop.v1.OrderResultsH\x00\x12$\n\x03log\x18\t \x01(\x0b\x32\x15.allstop.v1.LogAnswerH\x00\x42\x06\n\x04\x62ody\"\x8f\x01\n\x05Hello\x12$\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x15.allstop.v1.NodeFacts\x12\x15\n\rhighest_epoch\x18\x02 \x01(\x04\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.allstop.v1.WorkerState\x12\x0f\n\x07session\x18\x04 \x01(\t\x12\x0e\n\x06number\x18\x05 \x01(\x04\"X\n\x06Report\x12$\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x15.allstop.v1.NodeFacts\x12(\n\x07workers\x18\x02 \x03(\x0b\x32\x17.allstop.v1.WorkerState\"e\n\x0cWorkerExited\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\x05\x12\x11\n\texit_code\x18\x04 \x01(\x05\x12\x10\n\x08log_tail\x18\x05 \x01(\t\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x82\x01\n\x08Progress\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\x05\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12 \n\x05phase\x18\x04 \x01(\x0e\x32\x11.allstop.v1.Phase\x12\x12\n\ndone_bytes\x18\x05 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x06 \x01(\x04\"\xd8\x02\n\x12\x43oordinatorMessage\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.allstop.v1.WelcomeH\x00\x12\"\n\x05order\x18\x02 \x01(\x0b\x32\x11.allstop.v1.OrderH\x00\x12$\n\x06\x66\x65nced\x18\x03 \x01(\x0b\x32\x12.allstop.v1.FencedH\x00\x12(\n\x08question\x18\x04 \x01(\x0b\x32\x14.allstop.v1.QuestionH\x00\x12(\n\x08\x61\x64mitted\x18\x05 \x01(\x0b\x32\x14.allstop.v1.AdmittedH\x00\x12&\n\x07waiting\x18\x06 \x01(\x0b\x32\x13.allstop.v1.WaitingH\x00\x12$\n\x06orders\x18\x07 \x01(\x0b\x32\x12.allstop.v1.OrdersH\x00\x12&\n\x03log\x18\x08 \x01(\x0b\x32\x17.allstop.v1.LogQuestionH\x00\x42\x06\n\x04\x62ody\"I\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\t\x12\x1a\n\x12report_interval_ms\x18\x03 \x01(\r\"Q\n\x06\x46\x65nced\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.allstop.v1.WorkerState\"K\n\x08\x41\x64mitted\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\x05\x12\x13\n\x0bincarnation\x18\x04 \x01(\x05\"E\n\x07Waiting\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\"D\n\x08Question\x12\x10\n\x08question\x18\x01 \x01(\x04\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.allstop.v1.ProgramFile\"@\n\x06\x41nswer\x12\x10\n\x08question\x18\x01 \x01(\x04\x12$\n\x05\x66\x61\x63ts\x18\x02 \x01(\x0b\x32\x15.allstop.v1.NodeFacts\"R\n\x0bLogQuestion\x12\x10\n\x08question\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12$\n\x06places\x18\x03 \x03(\x0b\x32\x14.allstop.v1.LogPlace\"A\n\tLogAnswer\x12\x10\n\x08question\x18\x01 \x01(\x04\x12\"\n\x05parts\x18\x02 \x03(\x0b\x32\x13.allstop.v1.LogPart\"+\n\x06Orders\x12!\n\x06orders\x18\x01 \x03(\x0b\x32\x11.allstop.v1.Order\"8\n\x0cOrderResults\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.allstop.v1.OrderResult\"\xf1\x04\n\x05Order\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\x05\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12 \n\x05phase\x18\x05 \x01(\x0e\x32\x11.allstop.v1.Phase\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x06 \x01(\r\x12\x0f\n\x07hold_ms\x18\x07 \x01(\r\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\x12%\n\x04hold\x18\n \x01(\x0b\x32\x15.allstop.v1.HoldOrderH\x00\x12%\n\x04park\x18\x0b \x01(\x0b\x32\x15.allstop.v1.ParkOrderH\x00\x12%\n\x04\x64ump\x18\x0c \x01(\x0b\x32\x15.allstop.v1.DumpOrderH\x00\x12)\n\x06resume\x18\r \x01(\x0b\x32\x17.allstop.v1.ResumeOrderH\x00\x12+\n\x07persist\x18\x0e \x01(\x0b\x32\x18.allstop.v1.PersistOrderH\x00\x12%\n\x04stop\x18\x0f \x01(\x0b\x32\x15.allstop.v1.StopOrderH\x00\x12%\n\x04undo\x18\x10 \x01(\x0b\x32\x15.allstop.v1.UndoOrderH\x00\x12\'\n\x05\x66\x65tch\x18\x11 \x01(\x0b\x32\x16.allstop.v1.FetchOrderH\x00\x12\'\n\x05\x63lear\x18\x12 \x01(\x0b\x32\x16.allstop.v1.ClearOrderH\x00\x12+\n\x07restore\x18\x13 \x01(\x0b\x32\x18.allstop.v1.RestoreOrderH\x00\x12+\n\x07release\x18\x14 \x01(\x0b\x32\x18.allstop.v1.ReleaseOrderH\x00\x42\x08\n\x06\x64\x65tail\"=\n\tHoldOrder\x12\x1c\n\x03\x63ut\x18\x01 \x01(\x0e\x32\x0f.allstop.v1.Cut\x12\x12\n\nworld_size\x18\x02 \x01(\x05\"\x1b\n\tParkOrder\x12\x0e\n\x06target\x18\x01 \x01(\x03\")\n\tDumpOrder\x12\x1c\n\x03\x63ut\x18\x01 \x01(\x0e\x32\x0f.allstop.v1.Cut\"\r\n\x0bResumeOrder\"\x0e\n\x0cPersistOrder\"\x0b\n\tStopOrder\"7\n\tUndoOrder\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0c\n\x04kill\x18\x02 \x01(\x08\x12\x0c\n\x04keep\x18\x03 \x01(\x08\"6\n\nFetchOrder\x12(\n\x06record\x18\x01 \x01(\x0b\x32\x18.allstop.v1.WorkerRecord\"a\n\nClearOrder\x12(\n\x06record\x18\x01 \x01(\x0b\x32\x18.allstop.v1.WorkerRecord\x12)\n\x0b\x63onnections\x18\x02 \x03(\x0b\x32\x14.allstop.v1.Endpoint\"\x8a\x01\n\x0cRestoreOrder\x12(\n\x06record\x18\x01 \x01(\x0b\x32\x18.allstop.v1.WorkerRecord\x12*\n\taddresses\x18\x02 \x03(\x0b\x32\x17.allstop.v1.AddressMove\x12\x13\n\x0bincarnation\x18\x03 \x01(\x05\x12\x0f\n\x07workers\x18\x04 \x01(\x05\"\x0e\n\x0cReleaseOrder\"\x90\x03\n\x0bOrderResult\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\x05\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12 \n\x05phase\x18\x05 \x01(\x0e\x32\x11.allstop.v1.Phase\x12\x0f\n\x07took_ms\x18\x06 \x01(\x03\x12$\n\x07\x66\x61ilure\x18\x07 \x01(\x0b\x32\x13.allstop.v1.Failure\x12$\n\x05ranks\x18\x08 \x03(\x0b\x32\x15.allstop.v1.RankState\x12%\n\x08\x66indings\x18\t \x03(\x0b\x32\x13.allstop.v1.Finding\x12(\n\x06record\x18\n \x01(\x0b\x32\x18.allstop.v1.WorkerRecord\x12\x0f\n\x07held_ms\x18\x0b \x01(\x03\x12\x10\n\x08root_pid\x18\x0c \x01(\x05\x12\x0c\n\x04note\x18\r \x01(\t\x12\x1d\n\x04laps\x18\x0e \x03(\x0b\x32\x0f.allstop.v1.Lap\x12%\n\x08\x61rrivals\x18\x0f \x03(\x0b\x32\x13.allstop.v1.Arrival2Q\n\x08ShimLink\x12\x45\n\x06\x41ttach\x12\x17.allstop.v1.ShimMessage\x1a\x1e.allstop.v1.CoordinatorMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61llstop/v1/shim.proto\x12\nallstop.v1\x1a\x15\x61llstop/v1/logs.proto\x1a\x18\x61llstop/v1/records.proto\"\x81\x03\n\x0bShimMessage\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.allstop.v1.HelloH\x00\x12$\n\x06report\x18\x02 \x01(\x0b\x32\x12.allstop.v1.ReportH\x00\x12)\n\x06result\x18\x03 \x01(\x0b\x32\x17.allstop.v1.OrderResultH\x00\x12*\n\x06\x65xited\x18\x04 \x01(\x0b\x32\x18.allstop.v1.WorkerExitedH\x00\x12&\n\x07goodbye\x18\x05 \x01(\x0b\x32\x13.allstop.v1.GoodbyeH\x00\x12$\n\x06\x61nswer\x18\x06 \x01(\x0b\x32\x12.allstop.v1.AnswerH\x00\x12(\n\x08progress\x18\x07 \x01(\x0b\x32\x14.allstop.v1.ProgressH\x00\x12+\n\x07results\x18\x08 \x01(\x0b\x32\x18.allstop.v1.OrderResultsH\x00\x12$\n\x03log\x18\t \x01(\x0b\x32\x15.allstop.v1.LogAnswerH\x00\x42\x06\n\x04\x62ody\"\x8f\x01\n\x05Hello\x12$\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x15.allstop.v1.NodeFacts\x12\x15\n\rhighest_epoch\x18\x02 \x01(\x04\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.allstop.v1.WorkerState\x12\x0f\n\x07session\x18\x04 \x01(\t\x12\x0e\n\x06number\x18\x05 \x01(\x04\"X\n\x06Report\x12$\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x15.allstop.v1.NodeFacts\x12(\n\x07workers\x18\x02 \x03(\x0b\x32\x17.allstop.v1.WorkerState\"e\n\x0cWorkerExited\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\x05\x12\x11\n\texit_code\x18\x04 \x01(\x05\x12\x10\n\x08log_tail\x18\x05 \x01(\t\"\x19\n\x07Goodbye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x82\x01\n\x08Progress\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\x05\x12\x0e\n\x06\x61\x63tion\x18\x03 \x01(\t\x12 \n\x05phase\x18\x04 \x01(\x0e\x32\x11.allstop.v1.Phase\x12\x12\n\ndone_bytes\x18\x05 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x06 \x01(\x04\"\xd8\x02\n\x12\x43oordinatorMessage\x12&\n\x07welcome\x18\x01 \x01(\x0b\x32\x13.allstop.v1.WelcomeH\x00\x12\"\n\x05order\x18\x02 \x01(\x0b\x32\x11.allstop.v1.OrderH\x00\x12$\n\x06\x66\x65nced\x18\x03 \x01(\x0b\x32\x12.allstop.v1.FencedH\x00\x12(\n\x08question\x18\x04 \x01(\x0b\x32\x14.allstop.v1.QuestionH\x00\x12(\n\x08\x61\x64mitted\x18\x05 \x01(\x0b\x32\x14.allstop.v1.AdmittedH\x00\x12&\n\x07waiting\x18\x06 \x01(\x0b\x32\x13.allstop.v1.WaitingH\x00\x12$\n\x06orders\x18\x07 \x01(\x0b\x32\x12.allstop.v1.OrdersH\x00\x12&\n\x03log\x18\x08 \x01(\x0b\x32\x17.allstop.v1.LogQuestionH\x00\x42\x06\n\x04\x62ody\"I\n\x07Welcome\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x13\n\x0b\x63oordinator\x18\x02 \x01(\t\x12\x1a\n\x12report_interval_ms\x18\x03 \x01(\r\"Q\n\x06\x46\x65nced\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.allstop.v1.WorkerState\"K\n\x08\x41\x64mitted\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\x05\x12\x13\n\x0bincarnation\x18\x04 \x01(\x05\"E\n\x07Waiting\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\x05\x12\x0e\n\x06reason\x18\x04 \x01(\t\"D\n\x08Question\x12\x10\n\x08question\x18\x01 \x01(\x04\x12&\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x17.allstop.v1.ProgramFile\"@\n\x06\x41nswer\x12\x10\n\x08question\x18\x01 \x01(\x04\x12$\n\x05\x66\x61\x63ts\x18\x02 \x01(\x0b\x32\x15.allstop.v1.NodeFacts\"R\n\x0bLogQuestion\x12\x10\n\x08question\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12$\n\x06places\x18\x03 \x03(\x0b\x32\x14.allstop.v1.LogPlace\"A\n\tLogAnswer\x12\x10\n\x08question\x18\x01 \x01(\x04\x12\"\n\x05parts\x18\x02 \x03(\x0b\x32\x13.allstop.v1.LogPart\"+\n\x06Orders\x12!\n\x06orders\x18\x01 \x03(\x0b\x32\x11.allstop.v1.Order\"8\n\x0cOrderResults\x12(\n\x07results\x18\x01 \x03(\x0b\x32\x17.allstop.v1.OrderResult\"\xf1\x04\n\x05Order\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\x05\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12 \n\x05phase\x18\x05 \x01(\x0e\x32\x11.allstop.v1.Phase\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x06 \x01(\r\x12\x0f\n\x07hold_ms\x18\x07 \x01(\r\x12\x13\n\x0btraceparent\x18\x08 \x01(\t\x12%\n\x04hold\x18\n \x01(\x0b\x32\x15.allstop.v1.HoldOrderH\x00\x12%\n\x04park\x18\x0b \x01(\x0b\x32\x15.allstop.v1.ParkOrderH\x00\x12%\n\x04\x64ump\x18\x0c \x01(\x0b\x32\x15.allstop.v1.DumpOrderH\x00\x12)\n\x06resume\x18\r \x01(\x0b\x32\x17.allstop.v1.ResumeOrderH\x00\x12+\n\x07persist\x18\x0e \x01(\x0b\x32\x18.allstop.v1.PersistOrderH\x00\x12%\n\x04stop\x18\x0f \x01(\x0b\x32\x15.allstop.v1.StopOrderH\x00\x12%\n\x04undo\x18\x10 \x01(\x0b\x32\x15.allstop.v1.UndoOrderH\x00\x12\'\n\x05\x66\x65tch\x18\x11 \x01(\x0b\x32\x16.allstop.v1.FetchOrderH\x00\x12\'\n\x05\x63lear\x18\x12 \x01(\x0b\x32\x16.allstop.v1.ClearOrderH\x00\x12+\n\x07restore\x18\x13 \x01(\x0b\x32\x18.allstop.v1.RestoreOrderH\x00\x12+\n\x07release\x18\x14 \x01(\x0b\x32\x18.allstop.v1.ReleaseOrderH\x00\x42\x08\n\x06\x64\x65tail\"=\n\tHoldOrder\x12\x1c\n\x03\x63ut\x18\x01 \x01(\x0e\x32\x0f.allstop.v1.Cut\x12\x12\n\nworld_size\x18\x02 \x01(\x05\"\x1b\n\tParkOrder\x12\x0e\n\x06target\x18\x01 \x01(\x03\")\n\tDumpOrder\x12\x1c\n\x03\x63ut\x18\x01 \x01(\x0e\x32\x0f.allstop.v1.Cut\"\r\n\x0bResumeOrder\"\x0e\n\x0cPersistOrder\"\x0b\n\tStopOrder\"7\n\tUndoOrder\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0c\n\x04kill\x18\x02 \x01(\x08\x12\x0c\n\x04keep\x18\x03 \x01(\x08\"6\n\nFetchOrder\x12(\n\x06record\x18\x01 \x01(\x0b\x32\x18.allstop.v1.WorkerRecord\"a\n\nClearOrder\x12(\n\x06record\x18\x01 \x01(\x0b\x32\x18.allstop.v1.WorkerRecord\x12)\n\x0b\x63onnections\x18\x02 \x03(\x0b\x32\x14.allstop.v1.Endpoint\"\x8a\x01\n\x0cRestoreOrder\x12(\n\x06record\x18\x01 \x01(\x0b\x32\x18.allstop.v1.WorkerRecord\x12*\n\taddresses\x18\x02 \x03(\x0b\x32\x17.allstop.v1.AddressMove\x12\x13\n\x0bincarnation\x18\x03 \x01(\x05\x12\x0f\n\x07workers\x18\x04 \x01(\x05\"\x0e\n\x0cReleaseOrder\"\x90\x03\n\x0bOrderResult\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03job\x18\x02 \x01(\t\x12\x0e\n\x06worker\x18\x03 \x01(\x05\x12\x0e\n\x06\x61\x63tion\x18\x04 \x01(\t\x12 \n\x05phase\x18\x05 \x01(\x0e\x32\x11.allstop.v1.Phase\x12\x0f\n\x07took_ms\x18\x06 \x01(\x03\x12$\n\x07\x66\x61ilure\x18\x07 \x01(\x0b\x32\x13.allstop.v1.Failure\x12$\n\x05ranks\x18\x08 \x03(\x0b\x32\x15.allstop.v1.RankState\x12%\n\x08\x66indings\x18\t \x03(\x0b\x32\x13.allstop.v1.Finding\x12(\n\x06record\x18\n \x01(\x0b\x32\x18.allstop.v1.WorkerRecord\x12\x0f\n\x07held_ms\x18\x0b \x01(\x03\x12\x10\n\x08root_pid\x18\x0c \x01(\x05\x12\x0c\n\x04note\x18\r \x01(\t\x12\x1d\n\x04laps\x18\x0e \x03(\x0b\x32\x0f.allstop.v1.Lap\x12%\n\x08\x61rrivals\x18\x0f \x03(\x0b\x32\x13.allstop.v1.Arrival2Q\n\x08ShimLink\x12\x45\n\x06\x41ttach\x12\x17.allstop.v1.ShimMessage\x1a\x1e.allstop.v1.CoordinatorMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'allstop.v1.shim_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SHIMMESSAGE']._serialized_start=64
-  _globals['_SHIMMESSAGE']._serialized_end=449
-  _globals['_HELLO']._serialized_start=452
-  _globals['_HELLO']._serialized_end=595
-  _globals['_REPORT']._serialized_start=597
-  _globals['_REPORT']._serialized_end=685
-  _globals['_WORKEREXITED']._serialized_start=687
-  _globals['_WORKEREXITED']._serialized_end=788
-  _globals['_GOODBYE']._serialized_start=790
-  _globals['_GOODBYE']._serialized_end=815
-  _globals['_PROGRESS']._serialized_start=818
-  _globals['_PROGRESS']._serialized_end=948
-  _globals['_COORDINATORMESSAGE']._serialized_start=951
-  _globals['_COORDINATORMESSAGE']._serialized_end=1295
-  _globals['_WELCOME']._serialized_start=1297
-  _globals['_WELCOME']._serialized_end=1370
-  _globals['_FENCED']._serialized_start=1372
-  _globals['_FENCED']._serialized_end=1453
-  _globals['_ADMITTED']._serialized_start=1455
-  _globals['_ADMITTED']._serialized_end=1530
-  _globals['_WAITING']._serialized_start=1532
-  _globals['_WAITING']._serialized_end=1601
-  _globals['_QUESTION']._serialized_start=1603
-  _globals['_QUESTION']._serialized_end=1671
-  _globals['_ANSWER']._serialized_start=1673
-  _globals['_ANSWER']._serialized_end=1737
-  _globals['_LOGQUESTION']._serialized_start=1739
-  _globals['_LOGQUESTION']._serialized_end=1821
-  _globals['_LOGANSWER']._serialized_start=1823
-  _globals['_LOGANSWER']._serialized_end=1888
-  _globals['_ORDERS']._serialized_start=1890
-  _globals['_ORDERS']._serialized_end=1933
-  _globals['_ORDERRESULTS']._serialized_start=1935
-  _globals['_ORDERRESULTS']._serialized_end=1991
-  _globals['_ORDER']._serialized_start=1994
-  _globals['_ORDER']._serialized_end=2619
-  _globals['_HOLDORDER']._serialized_start=2621
-  _globals['_HOLDORDER']._serialized_end=2682
-  _globals['_PARKORDER']._serialized_start=2684
-  _globals['_PARKORDER']._serialized_end=2711
-  _globals['_DUMPORDER']._serialized_start=2713
-  _globals['_DUMPORDER']._serialized_end=2754
-  _globals['_RESUMEORDER']._serialized_start=2756
-  _globals['_RESUMEORDER']._serialized_end=2769
-  _globals['_PERSISTORDER']._serialized_start=2771
-  _globals['_PERSISTORDER']._serialized_end=2785
-  _globals['_STOPORDER']._serialized_start=2787
-  _globals['_STOPORDER']._serialized_end=2798
-  _globals['_UNDOORDER']._serialized_start=2800
-  _globals['_UNDOORDER']._serialized_end=2855
-  _globals['_FETCHORDER']._serialized_start=2857
-  _globals['_FETCHORDER']._serialized_end=2911
-  _globals['_CLEARORDER']._serialized_start=2913
-  _globals['_CLEARORDER']._serialized_end=3010
-  _globals['_RESTOREORDER']._serialized_start=3013
-  _globals['_RESTOREORDER']._serialized_end=3151
-  _globals['_RELEASEORDER']._serialized_start=3153
-  _globals['_RELEASEORDER']._serialized_end=3167
-  _globals['_ORDERRESULT']._serialized_start=3170
-  _globals['_ORDERRESULT']._serialized_end=3570
-  _globals['_SHIMLINK']._serialized_start=3572
-  _globals['_SHIMLINK']._serialized_end=3653
+  _globals['_SHIMMESSAGE']._serialized_start=87
+  _globals['_SHIMMESSAGE']._serialized_end=472
+  _globals['_HELLO']._serialized_start=475
+  _globals['_HELLO']._serialized_end=618
+  _globals['_REPORT']._serialized_start=620
+  _globals['_REPORT']._serialized_end=708
+  _globals['_WORKEREXITED']._serialized_start=710
+  _globals['_WORKEREXITED']._serialized_end=811
+  _globals['_GOODBYE']._serialized_start=813
+  _globals['_GOODBYE']._serialized_end=838
+  _globals['_PROGRESS']._serialized_start=841
+  _globals['_PROGRESS']._serialized_end=971
+  _globals['_COORDINATORMESSAGE']._serialized_start=974
+  _globals['_COORDINATORMESSAGE']._serialized_end=1318
+  _globals['_WELCOME']._serialized_start=1320
+  _globals['_WELCOME']._serialized_end=1393
+  _globals['_FENCED']._serialized_start=1395
+  _globals['_FENCED']._serialized_end=1476
+  _globals['_ADMITTED']._serialized_start=1478
+  _globals['_ADMITTED']._serialized_end=1553
+  _globals['_WAITING']._serialized_start=1555
+  _globals['_WAITING']._serialized_end=1624
+  _globals['_QUESTION']._serialized_start=1626
+  _globals['_QUESTION']._serialized_end=1694
+  _globals['_ANSWER']._serialized_start=1696
+  _globals['_ANSWER']._serialized_end=1760
+  _globals['_LOGQUESTION']._serialized_start=1762
+  _globals['_LOGQUESTION']._serialized_end=1844
+  _globals['_LOGANSWER']._serialized_start=1846
+  _globals['_LOGANSWER']._serialized_end=1911
+  _globals['_ORDERS']._serialized_start=1913
+  _globals['_ORDERS']._serialized_end=1956
+  _globals['_ORDERRESULTS']._serialized_start=1958
+  _globals['_ORDERRESULTS']._serialized_end=2014
+  _globals['_ORDER']._serialized_start=2017
+  _globals['_ORDER']._serialized_end=2642
+  _globals['_HOLDORDER']._serialized_start=2644
+  _globals['_HOLDORDER']._serialized_end=2705
+  _globals['_PARKORDER']._serialized_start=2707
+  _globals['_PARKORDER']._serialized_end=2734
+  _globals['_DUMPORDER']._serialized_start=2736
+  _globals['_DUMPORDER']._serialized_end=2777
+  _globals['_RESUMEORDER']._serialized_start=2779
+  _globals['_RESUMEORDER']._serialized_end=2792
+  _globals['_PERSISTORDER']._serialized_start=2794
+  _globals['_PERSISTORDER']._serialized_end=2808
+  _globals['_STOPORDER']._serialized_start=2810
+  _globals['_STOPORDER']._serialized_end=2821
+  _globals['_UNDOORDER']._serialized_start=2823
+  _globals['_UNDOORDER']._serialized_end=2878
+  _globals['_FETCHORDER']._serialized_start=2880
+  _globals['_FETCHORDER']._serialized_end=2934
+  _globals['_CLEARORDER']._serialized_start=2936
+  _globals['_CLEARORDER']._serialized_end=3033
+  _globals['_RESTOREORDER']._serialized_start=3036
+  _globals['_RESTOREORDER']._serialized_end=3174
+  _globals['_RELEASEORDER']._serialized_start=3176
+  _globals['_RELEASEORDER']._serialized_end=3190
+  _globals['_ORDERRESULT']._serialized_start=3193
+  _globals['_ORDERRESULT']._serialized_end=3593
+  _globals['_SHIMLINK']._serialized_start=3595
+  _globals['_SHIMLINK']._serialized_end=3676
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from allstop.v1 import logs_pb2 as _logs_pb2
 from allstop.v1 import records_pb2 as _records_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
@@ -174,16 +175,16 @@ class LogQuestion(_message.Message):
     PLACES_FIELD_NUMBER: _ClassVar[int]
     question: int
     job: str
-    places: _containers.RepeatedCompositeFieldContainer[_records_pb2.LogPlace]
-    def __init__(self, question: _Optional[int] = ..., job: _Optional[str] = ..., places: _Optional[_Iterable[_Union[_records_pb2.LogPlace, _Mapping]]] = ...) -> None: ...
+    places: _containers.RepeatedCompositeFieldContainer[_logs_pb2.LogPlace]
+    def __init__(self, question: _Optional[int] = ..., job: _Optional[str] = ..., places: _Optional[_Iterable[_Union[_logs_pb2.LogPlace, _Mapping]]] = ...) -> None: ...
 
 class LogAnswer(_message.Message):
     __slots__ = ("question", "parts")
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     question: int
-    parts: _containers.RepeatedCompositeFieldContainer[_records_pb2.LogPart]
-    def __init__(self, question: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[_records_pb2.LogPart, _Mapping]]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[_logs_pb2.LogPart]
+    def __init__(self, question: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[_logs_pb2.LogPart, _Mapping]]] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("orders",)

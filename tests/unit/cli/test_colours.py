@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from allstop.v1 import operator_pb2, records_pb2
+from allstop.v1 import logs_pb2, operator_pb2, records_pb2
 
 from coordinator.core.errors import Busy
 
@@ -75,7 +75,7 @@ def followed(cli: Cli) -> tuple[str, ...]:
 
 def put_out(cli: Cli) -> tuple[str, ...]:
     data = b"\x1b[31mred\x1b[0m\n"
-    part = records_pb2.LogPart(source="output", file="f", data=data, node="n", next=len(data))
+    part = logs_pb2.LogPart(source="output", file="f", data=data, node="n", next=len(data))
     cli.operator.replies["ReadLogs"] = operator_pb2.ReadLogsReply(parts=[part])
     return ("logs", "llm")
 

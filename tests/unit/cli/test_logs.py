@@ -11,23 +11,23 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
-from allstop.v1 import operator_pb2, records_pb2
+from allstop.v1 import logs_pb2, operator_pb2, records_pb2
 
 from .conftest import Cli
 
 WAIT_S = 20.0
 
 
-def part(worker: int, data: str, **more: object) -> records_pb2.LogPart:
+def part(worker: int, data: str, **more: object) -> logs_pb2.LogPart:
     fields = {"source": "output", "file": "f", "node": f"node-{worker}", "next": len(data), **more}
-    return records_pb2.LogPart(worker=worker, data=data.encode(), **fields)  # type: ignore[arg-type]
+    return logs_pb2.LogPart(worker=worker, data=data.encode(), **fields)  # type: ignore[arg-type]
 
 
-def reply(*parts: records_pb2.LogPart) -> operator_pb2.ReadLogsReply:
+def reply(*parts: logs_pb2.LogPart) -> operator_pb2.ReadLogsReply:
     return operator_pb2.ReadLogsReply(parts=parts)
 
 
-AWAY = records_pb2.LogPart(
+AWAY = logs_pb2.LogPart(
     worker=1,
     node="node-1",
     failure=records_pb2.Failure(
