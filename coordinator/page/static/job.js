@@ -182,6 +182,7 @@ function drawPlan({ plan }) {
   if (plan.error) return panel(title, null, empty("Nothing to restore", plan.error.what))
   const parts = []
   if (plan.failure) parts.push(callout("bad", element("strong", {}, "It would be refused: "), `${plan.failure.what}; ${plan.failure.advice}`))
+  if (plan.unseen) parts.push(callout("bad", element("strong", {}, "The job may still run out of sight: "), `${plan.unseen}. A restore needs --old-run-ended.`))
   if (plan.plan) parts.push(placements(plan.plan))
   for (const note of plan.plan?.notes ?? []) parts.push(callout("calm", note))
   if (plan.refused.length) parts.push(element("h3", {}, "Nodes that cannot take a worker, and why"), refusals(plan.refused))
