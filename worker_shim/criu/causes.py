@@ -201,6 +201,13 @@ CAUSES: tuple[Cause, ...] = (
         "give the shim CAP_SYS_TIME",
     ),
     _cause(
+        "capabilities",
+        r"Unable to restore capabilities",
+        "the saved processes had capabilities that this node's shim lacks",
+        "give the shim those of the shim that started the worker (CapabilityBoundingSet= of its "
+        "unit, or of its container)",
+    ),
+    _cause(
         "cpu",
         r"CPU (?:instruction|feature).*(?:do not match|not supported|mismatch)|cpuinfo",
         "this node's CPU lacks something that the saved processes use",
