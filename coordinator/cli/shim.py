@@ -80,14 +80,19 @@ def node_options(function: Function) -> Function:
     invoke_without_command=True,
 )
 @node_options
+@option(
+    "--until-worker-ends", is_flag=True,
+    help="Show the output of the worker that a restore brings, and end as it ends.",
+)  # fmt: skip
 @click.pass_context
-def shim(ctx: click.Context, /, **node: Any) -> int:
+def shim(ctx: click.Context, /, until_worker_ends: bool, **node: Any) -> int:
     """Attach this node as a spare: it waits until a restore needs it.
 
     `allstop shim run` attaches it with a worker. Needs root.
     """
     if ctx.invoked_subcommand is not None:
         return 0
+    node["until_worker_ends"] = until_worker_ends
     return start(ctx.ensure_object(Output), node, None)
 
 
@@ -185,6 +190,7 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             state_dir=node["node_state"] and node["node_state"].absolute(),
             criu=node["criu"],
             linger_s=node["linger_s"],
+            until_worker_ends=node.get("until_worker_ends"),
         ),
     )
 

@@ -110,6 +110,12 @@ class Agent:
         """Whether something still reads or writes the image store."""
         return any(lane.worker.copying for lane in self._lanes.values())
 
+    @property
+    def restored(self) -> Worker | None:
+        """The worker that a restore has brought here; while `action` is set it stands still yet."""
+        workers = (lane.worker for lane in self._lanes.values())
+        return next((each for each in workers if each.restored_by and each.state), None)
+
     def _exited(self, worker: Worker) -> None:
         log.info("worker ended", worker=worker.name, exit_code=worker.exit_code)
         self.send(wire.exited_message(worker.report(), worker.log_tail()))

@@ -18,12 +18,14 @@ class Follower:
     replaced from the place where the old one stood.
     """
 
-    def __init__(self, path: Path, out: int, *, poll_s: float = POLL_S) -> None:
-        """`out` is a descriptor, written without buffering."""
+    def __init__(
+        self, path: Path, out: int, *, poll_s: float = POLL_S, from_end: bool = False
+    ) -> None:
+        """`out` is a descriptor, written without buffering; `from_end` leaves out what is there."""
         self._path = path
         self._out = out
         self._poll_s = poll_s
-        self._offset = 0
+        self._offset = path.stat().st_size if from_end and path.exists() else 0
 
     async def run(self) -> None:
         """Follow until cancelled."""

@@ -36,6 +36,7 @@ class ShimOptions:
     goodbye_s: float = 3.0
     metrics: str = ""  # host:port that answers Prometheus; empty: nobody does
     linger_s: float = 300.0  # how long a failed worker's shim waits to be restored into
+    until_worker_ends: bool = False  # a spare that leaves with the worker a restore brought it
 
 
 @dataclass(frozen=True)

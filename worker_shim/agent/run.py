@@ -39,6 +39,7 @@ SIGNAL_EXIT = 128  # a shell's exit code for a program that signal N ended is 12
 async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
     """Run a shim until its worker has ended for good (or, a spare, until SIGTERM or SIGINT).
 
+    With `until_worker_ends` a spare takes a restored worker for its own once that is let go.
     Returns the exit code: the worker's own, 128 + N when signal N ended the worker or the shim, 0
     for a worker that was stopped on purpose. Raises SetupError, DriverError (missing binary, no
     store), BadRequest, Busy when another shim has this node's name and staging, and Fenced for a
@@ -85,13 +86,14 @@ async def _run(
                 for note in await worker.launch(spec):
                     log.warning(note, worker=worker.name)
             tasks = [asyncio.create_task(work) for work in (stream.run(), agent.reporting())]
-            follower = Follower(worker.directory / LOG, sys.stdout.fileno()) if worker else None
-            if follower is not None and spec is not None and spec.follow:
-                tasks.append(asyncio.create_task(follower.run()))
+            followers = _own_output(worker, spec)
+            tasks += [asyncio.create_task(follower.run()) for follower in followers]
+            if options.until_worker_ends:
+                tasks.append(asyncio.create_task(_follow_restored(agent, followers)))
             code, reason = await _until_end(agent, worker, options, told, tasks)
             log.info("leaving", why=reason)
             await agent.stop()
-            if follower is not None and spec is not None and spec.follow:
+            for follower in followers:
                 follower.catch_up()
             await stream.leave(reason, deadline_s=options.goodbye_s)
             if worker is not None and worker.fenced and not worker.state:
@@ -110,6 +112,21 @@ async def _run(
             stop_metrics()
             if agent.copying:
                 _end_anyway(code)
+
+
+def _own_output(worker: Worker | None, spec: WorkerSpec | None) -> list[Follower]:
+    """What shows the output of the worker that is launched here, if it is to be shown."""
+    if worker is None or spec is None or not spec.follow:
+        return []
+    return [Follower(worker.directory / LOG, sys.stdout.fileno())]
+
+
+async def _follow_restored(agent: Agent, followers: list[Follower]) -> None:
+    """Show the output of the worker that a restore brings here, from where it goes on."""
+    while (worker := agent.restored) is None:
+        await agent.change(at_most_s=LOOK_S)
+    followers.append(Follower(worker.directory / LOG, sys.stdout.fileno(), from_end=True))
+    await followers[0].run()
 
 
 def _serve_metrics(
@@ -174,6 +191,9 @@ async def _until_end(
         for task in tasks:
             if task.done():
                 task.result()  # none of them ends by itself: this raises its error
+        if worker is None and options.until_worker_ends:
+            brought = agent.restored
+            worker = brought if brought is not None and not brought.action else None
         if worker is None or agent.busy:
             ended_at = None
         else:

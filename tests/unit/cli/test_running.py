@@ -149,6 +149,8 @@ def test_a_spare(shim: Shim) -> None:
     assert worker is None
     assert (options.node, options.coordinators) == ("n3", ("h:1", "i:2"))
     assert options.staging_dir == STAGING_DIRECTORY
+    assert not options.until_worker_ends
+    assert shim("shim", "--until-worker-ends")[0].until_worker_ends
 
 
 def test_a_worker(shim: Shim, tmp_path: Path) -> None:
