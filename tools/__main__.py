@@ -1,7 +1,7 @@
 """`python3 -m tools`: have `.tools/bin/{criu,etcd,etcdctl}` and the system's `nft`, `ip`, `ss`.
 
 `python3 -m tools system` does the second half alone (and ensures that `python -m venv` works);
-`python3 -m tools tests` has what only tests need: promtool, and Debian's Chromium.
+`python3 -m tools tests` has what only tests need: promtool, SLURM, and Debian's Chromium.
 Runs on the bare system Python: standard library only.
 """
 

@@ -1,4 +1,4 @@
-"""What only tests need: promtool in `.tools/`, and Chromium with its driver on the system.
+"""What only tests need: promtool and SLURM in `.tools/`, Chromium with its driver on the system.
 
 allstop itself runs without them. Where one cannot be had that is said, and its tests skip.
 """
@@ -12,6 +12,7 @@ from tools.fetch import one_at_a_time
 from tools.messages import Missing
 from tools.private_apt import PrivateApt
 from tools.probe import distribution_ids, version_of, which
+from tools.slurm import ensure_slurm
 from tools.system import apt_get
 
 PROMTOOL_MINIMUM = (2, 40)
@@ -20,9 +21,10 @@ CHROMIUM_PACKAGES = ("chromium", "chromium-driver", "fonts-inter", "fonts-dejavu
 
 
 def ensure_for_tests(root: Path) -> None:
-    """Have promtool and Chromium, or say which is not to be had and why."""
+    """Have all of it, or say which is not to be had and why."""
     wanted: tuple[tuple[str, Callable[[], None]], ...] = (
         ("promtool", lambda: ensure_promtool(root / ".tools")),
+        ("SLURM", lambda: ensure_own_slurm(root / ".tools" / "slurm")),
         ("Chromium", ensure_chromium),
     )
     for name, ensure in wanted:
@@ -44,7 +46,7 @@ def ensure_promtool(tools: Path) -> None:
     if own is not None and new_enough(own):
         program.symlink_to(own)
         return
-    require_debian("promtool")
+    require_debian("put promtool on the PATH")
     print("fetching promtool from Debian sid (the system stays as it is)", flush=True)
     new = tools / "promtool.new"
     shutil.rmtree(new, ignore_errors=True)
@@ -64,11 +66,17 @@ def new_enough(program: Path) -> bool:
     return version is not None and version >= PROMTOOL_MINIMUM
 
 
+def ensure_own_slurm(slurm: Path) -> None:
+    """Unpack this Debian's SLURM."""
+    require_debian("SLURM is fetched on Debian only")
+    ensure_slurm(slurm)
+
+
 def ensure_chromium() -> None:
     """Install Debian's Chromium where it is missing."""
     if all(which(name) for name in CHROMIUM):
         return
-    require_debian(" and ".join(CHROMIUM))
+    require_debian(f"put {' and '.join(CHROMIUM)} on the PATH")
     if os.geteuid() != 0:
         raise Missing(f"root can `apt-get install {' '.join(CHROMIUM_PACKAGES)}`")
     print(f"installing {' '.join(CHROMIUM_PACKAGES)} with apt", flush=True)
@@ -76,7 +84,7 @@ def ensure_chromium() -> None:
     apt_get("install", "-y", "--no-install-recommends", *CHROMIUM_PACKAGES)
 
 
-def require_debian(what: str) -> None:
-    """Raise Missing where packages of Debian are not to be used."""
+def require_debian(advice: str) -> None:
+    """Raise Missing with this advice where packages of Debian are not to be used."""
     if distribution_ids()[:1] != ["debian"]:
-        raise Missing(f"put {what} on the PATH")
+        raise Missing(advice)

@@ -50,9 +50,9 @@ class PrivateApt:
         """Fetch the suite's package index."""
         self._run("apt-get", "-q", "update")
 
-    def library_closure(self, package: str) -> list[str]:
-        """`package` and every library it needs, directly or through other libraries."""
-        wanted, new = {package}, {package}
+    def library_closure(self, *packages: str) -> list[str]:
+        """The packages and every library they need, directly or through other libraries."""
+        wanted, new = set(packages), set(packages)
         while new:
             listing = self._run("apt-cache", "-q=2", "depends", "--important", *sorted(new))
             named = set(re.findall(r"^ [ |](?:Pre)?Depends: (z?lib[^\s:<]*)", listing, re.M))

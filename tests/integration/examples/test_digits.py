@@ -20,12 +20,13 @@ OPTIONS = ("--epochs", "2", "--batch-size", "16", "--hidden", "64", "--learning-
 RUN_TIMEOUT_S = 120
 
 
-def train(directory: Path, *options: str) -> dict[str, Any]:
+def train(directory: Path, *options: str, ranks_per_node: int = 2) -> dict[str, Any]:
     """Run the script on two nodes of this machine and return its result."""
     result = directory / "result.json"
     port = str(free_port())
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-    torchrun += ["--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port]
+    torchrun += ["--nproc-per-node", str(ranks_per_node)]
+    torchrun += ["--master-addr", "127.0.0.1", "--master-port", port]
     environment = {name: value for name, value in os.environ.items() if "ALLSTOP" not in name}
     nodes = []
     for node in range(2):

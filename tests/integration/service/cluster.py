@@ -1,4 +1,4 @@
-"""Two machines that systemd runs, installed as docs/operating.md says, with the token ring as job."""
+"""Two machines that systemd runs, installed as docs/operating.md says; the ring is the job."""
 
 from __future__ import annotations
 

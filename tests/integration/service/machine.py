@@ -1,4 +1,4 @@
-"""A machine that systemd runs: PID 1 of namespaces nested in a lab's host, with allstop installed."""
+"""A machine that systemd runs, allstop installed: PID 1 of namespaces nested in a lab."""
 
 from __future__ import annotations
 
