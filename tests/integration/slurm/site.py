@@ -80,7 +80,8 @@ class Site:
             "PATH": ":".join([*map(str, path), os.environ["PATH"]]),
             "LD_LIBRARY_PATH": f"{libraries}:{libraries / 'slurm-wlm'}",
             "SLURM_CONF": str(root / "slurm.conf"),
-            "ALLSTOP_STAGING": "/run/allstop-staging",  # the labs' hosts share all but /run
+            "ALLSTOP_STAGING": "/run/allstop-staging",  # the lab's hosts share all but /run
+            "XDG_RUNTIME_DIR": "/run",
         }
 
     def start(self) -> None:
