@@ -8,7 +8,7 @@ SEED   ?=
 SEEDS  ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check proto check-proto tools test-tools screenshots bench chaos sim clean
+.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench chaos sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -16,6 +16,9 @@ help: ## list the targets
 
 demo: .venv/.stamp tools ## a real two-node job is saved, loses a node, and comes back bit-exact (root)
 	@$(BIN)/allstop demo $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
+
+compose-demo: .venv/.stamp ## the same story in containers: 3 etcd, 2 coordinators, 3 nodes (Docker, or root)
+	@$(BIN)/python -m deploy.containers $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
 test: .venv/.stamp tools test-tools ## all tests; those that need root, CRIU, etcd or Chromium skip where that is absent
 	@$(BIN)/python -m pytest $(ARGS)
@@ -57,7 +60,7 @@ bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coord
 	@$(BIN)/python -m bench $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
 clean: ## remove what was made here: .venv, .tools, pictures, caches
-	rm -rf .venv .tools .tools.new artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .tools .tools.new .engine artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.stamp: pyproject.toml requirements/constraints.txt

@@ -19,6 +19,7 @@ from coordinator.core.model import PhaseTiming, Snapshot
 from coordinator.core.view import JobView
 from lab.cluster import Lab
 from lab.demo.options import JOB, DemoOptions
+from lab.demo.stage import LabStage
 from lab.demo.story import Story
 from lab.deployment import STAGING, allstop_python
 from lab.host import DISK, Host
@@ -63,24 +64,27 @@ def measure(rounds: int = ROUNDS) -> list[ImageRound]:
     try:
         options = DemoOptions(epochs=EPOCHS, spares=0, loader_workers=0)
         with Lab(root / "lab", options.busy) as lab:
-            return asyncio.run(_measure(Story(options, lab, root, lambda text: None), rounds))
+            return asyncio.run(_measure(LabStage(options, lab, root), rounds))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def _measure(story: Story, rounds: int) -> list[ImageRound]:
+async def _measure(stage: LabStage, rounds: int) -> list[ImageRound]:
+    story = Story(stage.options, stage, lambda text: None)
     story.start()
     found = []
-    async with OperatorClient([story.deployment.socket]) as client:
+    async with OperatorClient(stage.coordinators) as client:
         step = await story.reach(client, WARM_STEPS, START_S_MAX)
         for index in range(rounds):
-            found.append(await _round(story, client, step, index))
+            found.append(await _round(stage, story, client, step, index))
             step = await story.reach(client, found_step(await client.jobs()) + 1, STEPS_S_MAX)
     return found
 
 
-async def _round(story: Story, client: OperatorClient, step: int, index: int) -> ImageRound:
-    hosts = [story.lab.hosts[name] for name in story.options.busy]
+async def _round(
+    stage: LabStage, story: Story, client: OperatorClient, step: int, index: int
+) -> ImageRound:
+    hosts = [stage.lab.hosts[name] for name in story.options.busy]
     step = await story.reach(client, step + SETTLE_STEPS, STEPS_S_MAX)
     pages = [
         Path(f"/proc/{host.init_pid}/root/run/allstop/{JOB}/{worker}/page")
@@ -95,7 +99,7 @@ async def _round(story: Story, client: OperatorClient, step: int, index: int) ->
     )
     await story.reach(client, step + SETTLE_STEPS, STEPS_S_MAX)
     restored, restore_ms = await story.restore(client)
-    bare_restore_ms = await asyncio.to_thread(_bare_restore, story, snapshot)
+    bare_restore_ms = await asyncio.to_thread(_bare_restore, stage, snapshot)
     return ImageRound(
         standstill_ms=watch.standstill_ms(),
         held_ms=attempt.pause_ms,
@@ -131,23 +135,23 @@ def _bare_dump(hosts: Sequence[Host], root_pids: Sequence[int], index: int) -> f
     return took_ms
 
 
-def _bare_restore(story: Story, snapshot: Snapshot) -> float:
+def _bare_restore(stage: LabStage, snapshot: Snapshot) -> float:
     """In hosts of another lab that have the same names, addresses and paths, and nothing else.
 
     The job stands still meanwhile, as it does when allstop restores.
     """
-    root = story.root / "twin"
+    root = stage.root / "twin"
     try:
-        with Lab(root, story.options.busy) as twin:
+        with Lab(root, stage.options.busy) as twin:
             runs = [
                 _start(
                     twin.hosts[worker.node],
-                    *("restore", str(story.deployment.store)),
+                    *("restore", str(stage.deployment.store)),
                     *(worker.manifest, worker.manifest_digest, str(DISK / "bare")),
                 )
                 for worker in snapshot.workers
             ]
-            return _finish(runs, still=story.lab.hosts.values())
+            return _finish(runs, still=stage.lab.hosts.values())
     finally:
         shutil.rmtree(root, ignore_errors=True)
 

@@ -17,8 +17,8 @@ from coordinator.core.errors import AllstopError, BadRequest, SetupError
 from lab.cluster import Lab
 from lab.demo.options import JOB, DemoOptions
 from lab.demo.report import DemoReport
+from lab.demo.stage import LabStage
 from lab.demo.story import Say, Story
-from lab.demo.training import run_undisturbed
 from lab.errors import LabError, LabUnavailable
 from lab.memory import free_memory_bytes, in_memory
 
@@ -36,16 +36,18 @@ def run_demo(options: DemoOptions, say: Say, tell: Callable[[DemoReport], None])
     """
     if not options.spare:
         raise BadRequest("the demo needs a node for the lost worker", advice="--spares 1")
-    with interruptible() as interruption, stage() as root:
+    with interruptible() as interruption, directory() as root:
         try:
             names = [*options.busy, *options.spare]
             with Lab(root / "lab", names, private=own_directories(root)) as lab:
-                story = Story(options, lab, root, say)
+                stage = LabStage(options, lab, root)
+                story = Story(options, stage, say)
+                story.start()
                 played = asyncio.run(interruption.obeyed_by(story.play()))
                 say("the same command again, undisturbed and without allstop, to compare")
-                tell(story.report(played, run_undisturbed(options, root)))
+                tell(story.report(played, stage.undisturbed()))
                 if options.keep:
-                    keep(story, say)
+                    keep(stage, say)
         except LabUnavailable as missing:
             raise SetupError(str(missing), advice="run as root on Linux: `make demo`") from missing
         except LabError as failed:
@@ -53,7 +55,7 @@ def run_demo(options: DemoOptions, say: Say, tell: Callable[[DemoReport], None])
 
 
 @contextlib.contextmanager
-def stage() -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     """A private directory for everything the demo writes; removed at the end.
 
     ALLSTOP_DEMO_DIRECTORY says where it is made (default: /var/tmp).
@@ -68,16 +70,16 @@ def stage() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def fast_store(directory: Path) -> Iterator[None]:
+def fast_store(place: Path) -> Iterator[None]:
     """The demo's shared file system: in memory where there is plenty, else on the disk.
 
     A slow disk would only make the story longer: the job trains on while images are stored.
     """
-    directory.mkdir()
+    place.mkdir()
     if free_memory_bytes() < MEMORY_MIN_BYTES:
         yield
         return
-    with in_memory(directory, free_memory_bytes() // 2):
+    with in_memory(place, free_memory_bytes() // 2):
         yield
 
 
@@ -141,14 +143,14 @@ def interruptible() -> Iterator[Interruption]:
             signal.signal(number, handler)
 
 
-def keep(story: Story, say: Say) -> None:
+def keep(stage: LabStage, say: Say) -> None:
     """Leave the cluster up to explore until Ctrl-C."""
     program = Path(sys.executable).with_name("allstop")
     say("the cluster stays up; in another terminal:")
-    say(f"  export ALLSTOP_COORDINATOR={story.deployment.socket}")
+    say(f"  export ALLSTOP_COORDINATOR={stage.deployment.socket}")
     for verb in ("jobs", "nodes", f"snapshots {JOB}"):
         say(f"  {program} {verb}")
-    for host in story.lab.hosts.values():
+    for host in stage.lab.hosts.values():
         if host.alive:
             say(f"  nsenter -t {host.init_pid} -a    # a shell on {host.name}")
     say("Ctrl-C ends it")

@@ -6,20 +6,16 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from coordinator.api.client import OperatorClient
 from coordinator.api.values import ActionEvent
 from coordinator.core.errors import AllstopError, SetupError
 from coordinator.core.model import AttemptRecord, RestoreRecord, Snapshot
-from lab.cluster import Lab
 from lab.demo.options import JOB, DemoOptions
 from lab.demo.report import DemoReport, Move, SnapshotSummary
-from lab.demo.training import environment, read_result, torchrun
-from lab.deployment import Deployment
-from lab.host import Host
+from lab.demo.stage import Stage
 
 START_TIMEOUT_S = 120.0
 LOSS_TIMEOUT_S = 60.0
@@ -46,26 +42,15 @@ class Played:
 
 @dataclass
 class Story:
-    """One run of the demo in a started lab."""
+    """One run of the demo on a stage that is set up."""
 
     options: DemoOptions
-    lab: Lab
-    root: Path
+    stage: Stage
     say: Say
-    deployment: Deployment = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.deployment = Deployment(self.lab, self.root)
-
-    @property
-    def result(self) -> Path:
-        """Where rank 0 writes what it ended with."""
-        return self.root / "result.json"
 
     async def play(self) -> Played:
-        """All acts with allstop; raises AllstopError naming what went wrong."""
-        self.start()
-        async with OperatorClient([self.deployment.socket]) as client:
+        """All acts with allstop, once started; raises AllstopError naming what went wrong."""
+        async with OperatorClient(self.stage.coordinators, tls=self.stage.tls) as client:
             await self.reach(client, self.options.checkpoint_at, START_TIMEOUT_S)
             attempt, snapshot = await self.checkpoint(client)
             await self.reach(client, snapshot.step + self.options.train_on, TRAIN_TIMEOUT_S)
@@ -88,7 +73,8 @@ class Story:
 
     def report(self, played: Played, undisturbed: dict[str, Any]) -> DemoReport:
         """What was measured, and whether the job ended as the `undisturbed` run did."""
-        ended, snapshot = read_result(self.result), played.snapshot
+        ended, snapshot = self.stage.result(), played.snapshot
+        assert ended is not None, "reach_end has seen it"
         return DemoReport(
             world_size=snapshot.world_size,
             snapshot=summary_of(snapshot),
@@ -111,21 +97,10 @@ class Story:
 
     def start(self) -> None:
         """Control plane, spare shims, and torchrun below a shim on every busy node."""
-        options, deployment = self.options, self.deployment
-        hosts = ", ".join(f"{host.name} {host.address}" for host in self.lab.hosts.values())
-        self.say(f"{len(self.lab.hosts)} nodes on one bridge: {hosts}")
-        deployment.start_control_plane()
-        for name in options.spare:
-            deployment.start_spare(self.lab.hosts[name])
-        for index, name in enumerate(options.busy):
-            deployment.start_worker(
-                self.lab.hosts[name],
-                JOB,
-                workers=options.nodes,
-                worker=index,
-                argv=torchrun(options, self.lab, index, self.result),
-                env=environment(),
-            )
+        options = self.options
+        self.stage.start()
+        nodes = ", ".join(f"{name} {address}" for name, address in self.stage.addresses.items())
+        self.say(f"{self.stage.about}: {nodes}")
         self.say(
             f"torchrun {options.nodes} x {options.ranks_per_node} starts digits_ddp.py, "
             "which knows nothing of allstop"
@@ -146,7 +121,7 @@ class Story:
             await asyncio.sleep(POLL_S)
         raise SetupError(
             f"the job is at step {seen}, step {step} was not reached in {timeout_s:.0f} s",
-            details=self.last_words(),
+            details=self.stage.last_words(),
         )
 
     async def step_of(self, client: OperatorClient) -> int:
@@ -161,7 +136,9 @@ class Story:
         """Take a checkpoint while the job trains."""
         last = await self.follow("checkpoint", client.checkpoint(JOB, cut=self.options.cut))
         if last is None or last.snapshot is None or last.attempt is None:
-            raise SetupError("the checkpoint did not end in a snapshot", details=self.last_words())
+            raise SetupError(
+                "the checkpoint did not end in a snapshot", details=self.stage.last_words()
+            )
         return last.attempt, last.snapshot
 
     async def follow(
@@ -183,8 +160,7 @@ class Story:
         self.check_processes()
         last_step = await self.step_of(client)
         killed_at = time.monotonic()
-        self.lab.hosts[killed].power_off()
-        del self.deployment.shims[killed]
+        self.stage.power_off(killed)
         self.say(f"{killed} loses power at step {last_step}: shim, ranks and network are gone")
         deadline = killed_at + LOSS_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -202,7 +178,7 @@ class Story:
         last = await self.follow("restore", client.restore(JOB))
         recovery_ms = round((time.monotonic() - began) * 1000)
         if last is None or last.restore is None:
-            raise SetupError("the restore did not end", details=self.last_words())
+            raise SetupError("the restore did not end", details=self.stage.last_words())
         for placement in last.restore.plan.placements:
             self.say(f"  worker {placement.worker}: {placement.why}")
         return last.restore, recovery_ms
@@ -213,7 +189,7 @@ class Story:
         records = {record.worker: record for record in snapshot.workers}
         kept = 0
         for placement in restored.plan.placements:
-            now = established(self.lab.hosts[placement.to_node])
+            now = established(self.stage.established(placement.to_node))
             for connection in records[placement.worker].connections:
                 ends = (
                     moves.get(connection.local_address, connection.local_address),
@@ -231,38 +207,31 @@ class Story:
             view = next((view for view in await client.jobs() if view.job.job == JOB), None)
             if view is not None and view.state == "exited":
                 failed = [worker for worker in view.workers if worker.exit_code != 0]
-                if failed or not self.result.exists():
-                    raise SetupError("the job failed after the restore", details=self.last_words())
+                if failed or self.stage.result() is None:
+                    raise SetupError(
+                        "the job failed after the restore", details=self.stage.last_words()
+                    )
                 return
             await asyncio.sleep(POLL_S)
         raise SetupError(
-            f"the job did not end in {TRAIN_TIMEOUT_S:.0f} s", details=self.last_words()
+            f"the job did not end in {TRAIN_TIMEOUT_S:.0f} s", details=self.stage.last_words()
         )
 
     def check_processes(self) -> None:
         """Raise when the control plane or a shim ended too early."""
-        processes = {"control": self.deployment.plane, **self.deployment.shims}
-        for name, process in processes.items():
-            if process is not None and process.poll() is not None:
-                raise SetupError(
-                    f"{name} ended with {process.returncode}, before the story had come to that",
-                    advice="a job that ended by itself trains longer with --epochs",
-                    details=self.last_words(),
-                )
-
-    def last_words(self) -> tuple[str, ...]:
-        """The end of every log of allstop's, for an error."""
-        words = []
-        for log in sorted((self.root / "logs").glob("*.log")):
-            lines = log.read_text(errors="replace").splitlines()[-12:]
-            words += [f"--- {log.stem}", *lines]
-        return tuple(words)
+        ended = self.stage.ended_too_early()
+        if ended:
+            raise SetupError(
+                f"{ended}, before the story had come to that",
+                advice="a job that ended by itself trains longer with --epochs",
+                details=self.stage.last_words(),
+            )
 
 
-def established(host: Host) -> set[tuple[str, int, str, int]]:
-    """The host's established TCP connections, IPv4-mapped addresses as plain IPv4."""
+def established(listing: str) -> set[tuple[str, int, str, int]]:
+    """The TCP connections that `ss -Htn` lists, IPv4-mapped addresses as plain IPv4."""
     found = set()
-    for line in host.run(["ss", "-Htn", "state", "established"]).stdout.splitlines():
+    for line in listing.splitlines():
         ends = [field for field in line.split() if ":" in field][:2]
         if len(ends) == 2:
             (here, here_port), (there, there_port) = (end.rsplit(":", 1) for end in ends)

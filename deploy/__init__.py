@@ -1,0 +1,1 @@
+"""What allstop is run with: images, units, dashboards, and a driver of the containers."""

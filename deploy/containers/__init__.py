@@ -1,0 +1,1 @@
+"""Drives the containers of `deploy/compose`, where need be with an engine of its own."""
