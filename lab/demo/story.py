@@ -17,7 +17,7 @@ from lab.demo.options import JOB, DemoOptions
 from lab.demo.report import DemoReport, Move, SnapshotSummary
 from lab.demo.stage import Stage
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 240.0  # two cores that others share import torch slowly
 LOSS_TIMEOUT_S = 60.0
 TRAIN_TIMEOUT_S = 600.0
 POLL_S = 0.05
