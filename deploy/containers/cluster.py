@@ -57,11 +57,18 @@ class Cluster:
             timeout_s=DOWN_S,
         )
 
-    def states(self) -> dict[str, dict[str, Any]]:
-        """Every container, ended ones too, by its service: as `docker compose ps` tells it."""
-        listed = self.compose("ps", "--all", "--format", "json")
-        found = [json.loads(line) for line in listed.splitlines() if line.strip()]
-        return {each["Service"]: each for each in found}
+    def states(self) -> dict[str, tuple[str, int]]:
+        """State and exit code of every container, ended ones too, by its service."""
+        project = f"label=com.docker.compose.project={self.project}"
+        mine = self.docker("ps", "--all", "--quiet", "--no-trunc", "--filter", project).split()
+        found = json.loads(self.docker("inspect", *mine)) if mine else []
+        return {
+            each["Config"]["Labels"]["com.docker.compose.service"]: (
+                each["State"]["Status"],
+                each["State"]["ExitCode"],
+            )
+            for each in found
+        }
 
     def inspect(self, service: str) -> dict[str, Any]:
         """All that the engine knows of a container."""

@@ -13,7 +13,7 @@ from coordinator.link.security import NO_TLS
 from deploy.containers.cluster import CONTROL, Cluster
 from lab.demo.options import DemoOptions
 
-LOOK_EVERY_S = 3.0
+LOOK_EVERY_S = 3.0  # each look is two commands
 UNDISTURBED_S = 600.0
 POLL_S = 1.0
 RESULT, UNDISTURBED_RESULT = "/results/result.json", "/results/undisturbed.json"
@@ -70,9 +70,9 @@ class ContainerStage:
         self._looked = time.monotonic()
         states = self.cluster.states()
         for name in (*CONTROL, *self._nodes):
-            state = states.get(name, {"State": "gone", "ExitCode": 0})
-            if name not in self._killed and state["State"] != "running":
-                return f"{name} is {state['State']}, exit code {state['ExitCode']}"
+            state, code = states.get(name, ("gone", 0))
+            if name not in self._killed and state != "running":
+                return f"{name} is {state}, exit code {code}"
         return ""
 
     def result(self) -> dict[str, Any] | None:
@@ -84,8 +84,8 @@ class ContainerStage:
         deadline = time.monotonic() + UNDISTURBED_S
         while time.monotonic() < deadline:
             states = cluster.states()
-            ended = [states[name] for name in names if states[name]["State"] == "exited"]
-            if any(state["ExitCode"] for state in ended):
+            ended = [code for state, code in map(states.__getitem__, names) if state == "exited"]
+            if any(ended):
                 break
             if len(ended) == len(names):
                 return self._read(UNDISTURBED_RESULT) or {}
