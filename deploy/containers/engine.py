@@ -35,6 +35,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 GROUP = "allstop-engine"
 PR_SET_PDEATHSIG = 1
 SEEN_S = 0.1
+CACHE = "4GB"  # of builds: one whole set of layers and some
 
 
 @contextlib.contextmanager
@@ -151,6 +152,8 @@ def _tidy(environment: Mapping[str, str]) -> None:
         run(["docker", "rm", "--force", "--volumes", *left], STOP_S, env=environment)
     for what in (["network", "prune"], ["volume", "prune", "--all"], ["image", "prune"]):
         run(["docker", *what, "--force"], STOP_S, env=environment)
+    keep = ["--force", "--keep-storage", CACHE]
+    run(["docker", "builder", "prune", *keep], START_S, env=environment, check=False)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
