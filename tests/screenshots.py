@@ -17,7 +17,8 @@ from pathlib import Path
 from coordinator.api.client import OperatorClient
 from lab import Lab
 from lab.demo.options import JOB, DemoOptions
-from lab.demo.run import interruptible, own_directories, stage
+from lab.demo.run import directory, interruptible, own_directories
+from lab.demo.stage import LabStage
 from lab.demo.story import START_TIMEOUT_S, Story
 from lab.deployment import allstop
 from tests.support.browser import Browser, browsing
@@ -33,12 +34,15 @@ TRACE = re.compile(r"(<!-- trace -->\n).*?(<!-- /trace -->)", re.S)
 
 async def take(root: Path, lab: Lab) -> None:
     """The trace of a checkpoint that nobody looked at; then pictures, each in two themes."""
-    story = Story(DemoOptions(epochs=400), lab, root, say)
+    options = DemoOptions(epochs=400)
+    stage = LabStage(options, lab, root)
+    story = Story(options, stage, say)
     story.start()
-    async with OperatorClient([story.deployment.socket]) as client:
+    coordinator = stage.deployment.socket
+    async with OperatorClient([coordinator]) as client:
         await story.reach(client, 40, START_TIMEOUT_S)
         _, snapshot = await story.checkpoint(client)
-        write_trace(story, snapshot.snapshot)
+        write_trace(coordinator, snapshot.snapshot)
         with tempfile.TemporaryDirectory(dir=root) as profile:
             async with browsing(lab.control, Path(profile)) as browser:
                 await take_pictures(story, client, browser)
@@ -79,9 +83,9 @@ def image(name: str, *, dark: bool) -> Path:
     return IMAGES / f"{name}{'-dark' if dark else ''}.png"
 
 
-def write_trace(story: Story, snapshot: str) -> None:
+def write_trace(coordinator: str, snapshot: str) -> None:
     """Put what `allstop trace` prints of that snapshot into the README."""
-    line = [*allstop("trace"), snapshot, "--coordinator", story.deployment.socket]
+    line = [*allstop("trace"), snapshot, "--coordinator", coordinator]
     told = subprocess.run(
         line,
         capture_output=True,
@@ -104,7 +108,7 @@ def say(words: str) -> None:
 def main() -> int:
     """Exit code 0 when all pictures were taken; nothing else is left behind."""
     options = DemoOptions()
-    with interruptible() as interruption, stage() as root:
+    with interruptible() as interruption, directory() as root:
         names = [*options.busy, *options.spare]
         with Lab(root / "lab", names, private=own_directories(root)) as lab:
             asyncio.run(interruption.obeyed_by(take(root, lab)))

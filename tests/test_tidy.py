@@ -1,6 +1,7 @@
 """Taste made executable: sizes, leftovers, and what may be called where."""
 
 import ast
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -98,6 +99,10 @@ def test_core_takes_time_as_an_argument() -> None:
     core = (path for path in sources() if below(path, ("coordinator/core",)))
     clocks = [f"{name_of(p)}:{line} {n}" for p in core for n, line in calls(p) if n in CLOCKS]
     assert not clocks
+
+
+def test_what_no_test_runs_can_be_imported() -> None:
+    importlib.import_module("tests.screenshots")
 
 
 def test_the_readme_is_filled_in() -> None:
