@@ -31,7 +31,7 @@ OPTIONS = [
 ]
 FLAGS = {name for each in OPTIONS for name in (*each.opts, *each.secondary_opts)} | {"--help"}
 VARIABLES = {str(each.envvar) for each in OPTIONS}
-FOREIGN_FLAGS = {"--tee", "--redirects", "--node-rank"}  # torchrun's
+FOREIGN_FLAGS = {"--tee", "--redirects", "--node-rank", "--signal"}  # torchrun's, sbatch's
 SOURCES = "\n".join(
     path.read_text()
     for folder in ("coordinator", "worker_shim", "lab", "tests/conftest.py")
