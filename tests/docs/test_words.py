@@ -34,8 +34,9 @@ VARIABLES = {str(each.envvar) for each in OPTIONS}
 FOREIGN_FLAGS = {"--tee", "--redirects", "--node-rank", "--signal"}  # torchrun's, sbatch's
 SOURCES = "\n".join(
     path.read_text()
-    for folder in ("coordinator", "worker_shim", "lab", "tests/conftest.py")
-    for path in ([ROOT / folder] if folder.endswith(".py") else (ROOT / folder).rglob("*.py"))
+    for place in ("coordinator", "worker_shim", "lab", "tests/conftest.py", "deploy/slurm")
+    for path in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("*.*"))
+    if path.suffix in (".py", ".sbatch")
 )
 NOT_COMMANDS = {"cd", "export"}
 FILES = re.compile(
