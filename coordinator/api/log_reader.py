@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from coordinator.api.client import REJOIN_DEADLINE_S, OperatorClient
 from coordinator.core.errors import AllstopError, LinkError
-from coordinator.core.logs import LogPart, LogPlace
+from coordinator.core.logs import PLACES_MAX, LogPart, LogPlace
 
-PLACES_MAX = 64  # of one request
 POLL_S = 0.5
 ONCE_BYTES_MAX = 8 << 20  # of one output; who writes faster than we read would keep us for ever
 

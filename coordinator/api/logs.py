@@ -16,10 +16,9 @@ from coordinator.api.desk import Desk
 from coordinator.codec import from_proto, to_proto
 from coordinator.core.errors import AllstopError, BadRequest, LinkError, NotFound, Where
 from coordinator.core.failures import failure_of
-from coordinator.core.logs import LogPart, LogPlace, Whereabouts, worker_of
+from coordinator.core.logs import PLACES_MAX, LogPart, LogPlace, Whereabouts, worker_of
 from coordinator.link.names import check_name
 
-PLACES_MAX = 64  # of one request
 LINES_MAX = 1_000_000
 ANSWER_BYTES_MAX = 1 << 20  # of one answer, all workers together
 ROOM_BYTES_MIN = 4 << 10

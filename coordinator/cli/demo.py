@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 from rich.console import Console
 
@@ -38,18 +36,11 @@ def demo(as_json: bool, cut: str, **options: object) -> None:
     Needs root, CRIU and etcd (`make tools`) and PyTorch; `make demo` sees to all of it.
     """
     from lab.demo.options import DemoOptions
-    from lab.demo.report import DemoReport, show
     from lab.demo.run import run_demo
+    from lab.demo.telling import Telling
 
     people = Console(stderr=True, highlight=False, soft_wrap=True)
-    exact = []
-
-    def tell(report: DemoReport) -> None:
-        show(report, people)
-        exact.append(report.bit_exact)
-        if as_json:
-            click.echo(json.dumps(report.to_fields()))
-
-    run_demo(DemoOptions(cut=Cut(cut), **options), people.print, tell)  # type: ignore[arg-type]
-    if exact != [True]:
+    telling = Telling(people, as_json=as_json)
+    run_demo(DemoOptions(cut=Cut(cut), **options), people.print, telling)  # type: ignore[arg-type]
+    if not telling.exact:
         raise SystemExit(1)

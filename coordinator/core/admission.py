@@ -145,8 +145,8 @@ def admit_restore(
         old_incarnation=job.incarnation,
         strays=strays,
         records={r.worker: r for r in snapshot.workers},
-        run_from=max(job.base, 1),
-        held=cluster.of_run(job),
+        run_from=job.base,
+        held=cluster.run_in_reach(job),
         sure=job.broken or not job.incarnation or event.old_run_ended,
     )
 
@@ -158,7 +158,7 @@ def why_unseen(cluster: Cluster, job: Job) -> str:
     away. Where neither is so, nodes without a coordinator may be training on: they do that when
     all coordinators or the network to them are gone.
     """
-    if job.broken or not job.incarnation or cluster.of_run(job):
+    if job.broken or not job.incarnation or cluster.run_in_reach(job):
         return ""
     others = _of_other_incarnations(cluster, job)
     places = [

@@ -13,7 +13,6 @@ from coordinator.core.events import NodeAttached, NodeReported, WorkerExited
 from coordinator.core.fit import Candidate
 from coordinator.core.model import (
     AttemptRecord,
-    AttemptState,
     JobRecord,
     NodeFacts,
     RestoreRecord,
@@ -59,7 +58,7 @@ class Job:
     latest_unix_s: float = 0.0
     places: dict[int, str] = field(default_factory=dict)
     floor: int = 0
-    base: int = 0  # the run that may be taking steps has this incarnation, or a later one
+    base: int = 1  # the run that may be taking steps has this incarnation, or a later one
     broken: bool = False  # a worker of that run is surely gone: it takes no more steps
     known: bool = False  # some worker was seen under this leader
     whole: bool = False  # whatever held a place in the present incarnation is in `places`
@@ -72,7 +71,7 @@ class Job:
 
     def of_run(self, state: WorkerState) -> bool:
         """Whether a worker belongs to the run that may be taking steps."""
-        return state.incarnation >= max(self.base, 1)
+        return state.incarnation >= self.base
 
     def record(self) -> JobRecord:
         """The job as etcd keeps it."""
@@ -192,10 +191,9 @@ class Cluster:
             job.places, job.whole = {}, False
 
     def stopped(self, record: AttemptRecord) -> None:
-        """An attempt of an earlier leader has ended; where it was to stop the job, that is over."""
+        """An attempt of an earlier leader has stopped the job, where its nodes were in reach."""
         job = self.jobs.get(record.job)
-        stops = record.stop and record.state is AttemptState.COMMITTED
-        if job is not None and stops and record.incarnation == job.incarnation:
+        if job is not None and record.incarnation == job.incarnation:
             job.broken = job.broken or len(record.owed) < len(record.nodes)
 
     def replaced(self, record: RestoreRecord) -> None:
@@ -324,7 +322,7 @@ class Cluster:
             if of == job and state.state not in NOT_ALIVE
         }
 
-    def of_run(self, job: Job) -> set[tuple[str, int]]:
+    def run_in_reach(self, job: Job) -> set[tuple[str, int]]:
         """Live workers in reach of the run that may be taking steps, by node and number."""
         return {key for key, state in self.of_job(job.name).items() if job.of_run(state)}
 

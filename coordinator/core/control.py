@@ -36,7 +36,7 @@ from coordinator.core.model import (
     RestoreRecord,
     RestoreState,
 )
-from coordinator.core.owed import Owed
+from coordinator.core.owed import Owed, stops
 from coordinator.core.pace import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
@@ -103,7 +103,8 @@ class Control(Arrivals):
                 self._owed.owe(record)
                 if isinstance(record, AttemptRecord):
                     self._pace.note(record)
-                    self._cluster.stopped(record)
+                    if stops(record):
+                        self._cluster.stopped(record)
                 else:
                     self._cluster.replaced(record)
                 continue

@@ -9,6 +9,7 @@ from coordinator.core.cluster import ATTACHED, Cluster, Job
 from coordinator.core.errors import NotFound, Where
 from coordinator.core.model import Failure
 
+PLACES_MAX = 64  # of one request
 OUTPUT = "output"  # stdout and stderr of a worker, in one
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
 import click
@@ -14,7 +13,7 @@ from coordinator.core.errors import AllstopError
 from coordinator.core.model import Cut
 from deploy.containers.demo import play_in_containers
 from lab.demo.options import DemoOptions
-from lab.demo.report import DemoReport, show
+from lab.demo.telling import Telling
 
 
 @click.command()
@@ -33,20 +32,13 @@ def compose_demo(as_json: bool, cut: str, **options: object) -> int:
     needs root.
     """
     people = Console(stderr=True, highlight=False, soft_wrap=True)
-    exact = []
-
-    def tell(report: DemoReport) -> None:
-        show(report, people)
-        exact.append(report.bit_exact)
-        if as_json:
-            click.echo(json.dumps(report.to_fields()))
-
+    telling = Telling(people, as_json=as_json)
     play_in_containers(
         DemoOptions(cut=Cut(cut), **options),  # type: ignore[arg-type]
         people.print,
-        tell,
+        telling,
     )
-    return 0 if exact == [True] else 1
+    return 0 if telling.exact else 1
 
 
 def main() -> int:

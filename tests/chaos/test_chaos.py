@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.interrupting import said_until
+
 pytestmark = [
     pytest.mark.root,
     pytest.mark.criu,
@@ -89,12 +91,7 @@ def test_a_short_run(place: Path, seed: int) -> None:
 def test_interrupted_it_leaves_nothing(place: Path) -> None:
     before = traces(place)
     run = start(place, "--minutes", "5", "--seed", "1")
-    assert run.stderr is not None
-    for line in run.stderr:
-        if "DUMPING" in line:
-            break
-    else:
-        pytest.fail("it never came to a dump")
+    said_until(run, "DUMPING")
     began = time.monotonic()
     run.send_signal(signal.SIGINT)
     run.communicate(timeout=ENDS_S_MAX)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from deploy.containers.engine import CGROUPS, GROUP, HOME
+from tests.support.interrupting import said_until
 
 pytestmark = [
     pytest.mark.root,
@@ -63,14 +64,7 @@ def test_interrupted_it_leaves_nothing(at: str, number: int) -> None:
         text=True,
         start_new_session=True,
     )
-    assert run.stderr is not None
-    said = []
-    for line in run.stderr:
-        said.append(line)
-        if at in line:
-            break
-    else:
-        pytest.fail(f"it never came to {at!r}: {''.join(said)[-4000:]}")
+    said_until(run, at)
     run.send_signal(number)
     _, err = run.communicate(timeout=ENDS_S_MAX)
     assert run.returncode == 130, err[-4000:]

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.interrupting import said_until
+
 pytestmark = [
     pytest.mark.root,
     pytest.mark.criu,
@@ -131,14 +133,7 @@ def test_ranks_frozen_wherever_they_are(place: Path) -> None:
 def test_interrupted_it_leaves_nothing(place: Path, at: str, number: int) -> None:
     before = traces()
     run = start(place, "--checkpoint-at", "10")
-    assert run.stderr is not None
-    said = []
-    for line in run.stderr:
-        said.append(line)
-        if at in line:
-            break
-    else:
-        pytest.fail(f"it never came to {at!r}: {''.join(said)[-4000:]}")
+    said_until(run, at)
     began = time.monotonic()
     run.send_signal(number)
     _, err = run.communicate(timeout=ENDS_S_MAX)
