@@ -67,5 +67,5 @@ clean: ## remove what was made here: .venv, .tools, pictures, caches
 	@$(PYTHON) -m tools system
 	@echo 'making .venv (PyTorch among others: some minutes the first time)'
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c requirements/constraints.txt -e '.[dev,demo]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c requirements/constraints.txt -e '.[dev,demo,gpu]'
 	@touch $@

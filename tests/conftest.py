@@ -24,7 +24,7 @@ from lab import Lab
 
 ROOT = Path(__file__).resolve().parent.parent
 MUST_RUN = os.environ.get("ALLSTOP_MUST_RUN", "") not in ("", "0")
-MUST_RUN_MARKERS = ("root", "criu", "etcd", "torch", "promtool", "browser", "slurm")
+MUST_RUN_MARKERS = ("root", "criu", "etcd", "torch", "promtool", "browser", "slurm", "cc")
 BROWSER = ("chromium", "chromedriver")
 ETCD_START_TIMEOUT_S = 20.0
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
@@ -49,6 +49,8 @@ def lacking(marker: str) -> str | None:
         return "needs promtool: make test-tools"
     if marker == "browser" and not all(shutil.which(name) for name in BROWSER):
         return "needs chromium and chromedriver: make test-tools"
+    if marker == "cc" and shutil.which("cc") is None:
+        return "needs a C compiler: make test-tools"
     if marker == "slurm" and not (ROOT / ".tools" / "slurm").exists():
         return "needs SLURM: make test-tools (on Debian)"
     if marker == "torch" and importlib.util.find_spec("torch") is None:

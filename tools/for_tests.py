@@ -1,4 +1,4 @@
-"""What only tests need: promtool and SLURM in `.tools/`, Chromium with its driver on the system.
+"""What only tests need: promtool and SLURM in `.tools/`, Chromium and a C compiler on the system.
 
 allstop itself runs without them. Where one cannot be had that is said, and its tests skip.
 """
@@ -16,6 +16,7 @@ from tools.slurm import ensure_slurm
 from tools.system import apt_get
 
 PROMTOOL_MINIMUM = (2, 40)
+COMPILER_PACKAGES = ("gcc", "libc6-dev")
 CHROMIUM = ("chromium", "chromedriver")
 CHROMIUM_PACKAGES = ("chromium", "chromium-driver", "fonts-inter", "fonts-dejavu-core")
 
@@ -26,6 +27,7 @@ def ensure_for_tests(root: Path) -> None:
         ("promtool", lambda: ensure_promtool(root / ".tools")),
         ("SLURM", lambda: ensure_own_slurm(root / ".tools" / "slurm")),
         ("Chromium", ensure_chromium),
+        ("a C compiler", ensure_compiler),
     )
     for name, ensure in wanted:
         try:
@@ -74,14 +76,24 @@ def ensure_own_slurm(slurm: Path) -> None:
 
 def ensure_chromium() -> None:
     """Install Debian's Chromium where it is missing."""
-    if all(which(name) for name in CHROMIUM):
-        return
-    require_debian(f"put {' and '.join(CHROMIUM)} on the PATH")
+    if not all(which(name) for name in CHROMIUM):
+        install(CHROMIUM, CHROMIUM_PACKAGES)
+
+
+def ensure_compiler() -> None:
+    """Install gcc where there is none: the fake drivers of the tests are written in C."""
+    if which("cc") is None:
+        install(("cc",), COMPILER_PACKAGES)
+
+
+def install(programs: tuple[str, ...], packages: tuple[str, ...]) -> None:
+    """Install Debian's packages on the system; raises Missing where that is not ours to do."""
+    require_debian(f"put {' and '.join(programs)} on the PATH")
     if os.geteuid() != 0:
-        raise Missing(f"root can `apt-get install {' '.join(CHROMIUM_PACKAGES)}`")
-    print(f"installing {' '.join(CHROMIUM_PACKAGES)} with apt", flush=True)
+        raise Missing(f"root can `apt-get install {' '.join(packages)}`")
+    print(f"installing {' '.join(packages)} with apt", flush=True)
     apt_get("update")
-    apt_get("install", "-y", "--no-install-recommends", *CHROMIUM_PACKAGES)
+    apt_get("install", "-y", "--no-install-recommends", *packages)
 
 
 def require_debian(advice: str) -> None:

@@ -28,7 +28,6 @@ from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
 
 PHASE_MAX_S = 86400.0  # an order's hold is counted in 32 bits of milliseconds
-GPU = "gpu"  # code of the finding that a rank has state on a device
 
 
 def admit_attempt(
@@ -82,7 +81,7 @@ def admit_attempt(
         seen={s.worker: s.ranks for s in states if s.ranks},
         cut=event.cut,
         stop=event.stop,
-        gpu=any(f.code == GPU for s in states for f in s.findings),
+        gpu=any(s.gpu for s in states),
         world_size=_world_size(states),
     )
 
@@ -142,6 +141,7 @@ def admit_restore(
         snapshot=snapshot,
         plan=planned.plan,
         snapshot_id=snapshot.snapshot,
+        gpu=any(r.gpu_pids for r in snapshot.workers),
         old_incarnation=job.incarnation,
         strays=strays,
         records={r.worker: r for r in snapshot.workers},

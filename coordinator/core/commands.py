@@ -13,6 +13,7 @@ from coordinator.core.model import (
     Cut,
     Endpoint,
     Failure,
+    GpuMove,
     JobRecord,
     Phase,
     RestoreRecord,
@@ -54,6 +55,7 @@ class SendOrder(Command):
     record: WorkerRecord | None = None
     addresses: tuple[AddressMove, ...] = ()
     connections: tuple[Endpoint, ...] = ()
+    devices: tuple[GpuMove, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,31 @@ class ProgramFile:
 
 
 @dataclass(frozen=True)
+class Gpu:
+    """One GPU of a node."""
+
+    index: int  # as the kernel driver counts
+    uuid: str  # GPU-…
+    model: str
+    memory_bytes: int
+    memory_free_bytes: int
+    pci_address: str  # 00000000:17:00.0
+    architecture: str = ""  # compute capability, 9.0
+    links: tuple[str, ...] = ()  # UUIDs of its NVLink peers, sorted
+    mig: bool = False
+    sick: str = ""  # why it is not to be used; empty: healthy
+    minor: int = -1  # N of /dev/nvidiaN; -1: not known
+
+
+@dataclass(frozen=True)
+class GpuMove:
+    """One entry of a GPU map."""
+
+    old: str  # UUID at the checkpoint
+    new: str  # UUID now
+
+
+@dataclass(frozen=True)
 class NodeFacts:
     """What a node is and has; the planner decides on these alone."""
 
@@ -103,6 +128,11 @@ class NodeFacts:
     shim_version: str
     boot_id: str
     files: tuple[ProgramFile, ...] = ()  # answers to the planner's question about program files
+    gpus: tuple[Gpu, ...] = ()  # by index; MIG devices are none
+    gpu_driver: str = ""  # version; empty: no NVIDIA driver
+    cuda_version: str = ""  # the newest that the driver can do
+    gpu_trouble: str = ""  # why the GPUs could not be asked
+    gpu_engine: str = ""  # what saves device memory: library, program; empty: nothing can
 
 
 @dataclass(frozen=True)
@@ -132,6 +162,8 @@ class WorkerState:
     command: tuple[str, ...] = ()
     exit_code: int = 0  # valid when state is exited; negative: killed by that signal
     action: str = ""  # attempt or restore it is held by
+    gpu: bool = False  # a process of it has an NVIDIA device open
+    nccl: str = ""  # what becomes of its communicators: rebuild, keep, none; empty: no GPU
 
 
 @dataclass(frozen=True)
@@ -169,6 +201,13 @@ class WorkerRecord:
     held_ms: int  # from SIGSTOP or park to release, as the shim saw it; 0 until known
     dump_ms: int  # criu's own run
     command: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()  # all of its node at the cut
+    gpu_pids: tuple[int, ...] = ()  # with GPU state, in the order of lock, save and restore
+    gpu_bytes: int = 0  # device memory that was saved with the processes
+    gpu_driver: str = ""  # its node's
+    cuda_version: str = ""  # its node's
+    nccl: str = ""  # rebuild, keep, none; empty: no GPU
+    versions: tuple[str, ...] = ()  # of what it ran: torch 2.13.0, nccl 2.30.7 …
 
 
 class AttemptState(StrEnum):
@@ -264,6 +303,7 @@ class Placement:
     to_node: str
     to_address: str
     why: str
+    devices: tuple[GpuMove, ...] = ()  # every GPU of the node; empty: they are the same ones
 
 
 @dataclass(frozen=True)

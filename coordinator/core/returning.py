@@ -125,6 +125,8 @@ class Restore(Action[RestoreState]):
                 world_size=self.snapshot.world_size,
                 ranks=tuple(replace(rank, parked=False) for rank in record.ranks),
                 command=record.command,
+                gpu=bool(record.gpu_pids),
+                nccl=record.nccl,
             )
             for record in self.snapshot.workers
         ]
@@ -145,8 +147,16 @@ class Restore(Action[RestoreState]):
     def phase_orders(self, sent: Round, now: float) -> list[Command]:
         """The order of a round for everyone it awaits, each with its worker's record."""
         common = self.common()
+        devices = {p.worker: p.devices for p in self.plan.placements}
         return [
-            self.order(member, sent, now, record=self.records[member.worker], **common)
+            self.order(
+                member,
+                sent,
+                now,
+                record=self.records[member.worker],
+                devices=devices[member.worker],
+                **common,
+            )
             for member in sent.awaited.values()
         ]
 

@@ -69,6 +69,7 @@ class Worker:
     boundaries: dict[int, int]
     incarnation: int = 0
     findings: tuple[Finding, ...] = ()
+    gpu: bool = False
     connections: tuple[Endpoint, ...] = ()
     held_by: str = ""
     held_until: float = NEVER
@@ -100,6 +101,7 @@ class Worker:
             ranks=self.ranks,
             findings=self.findings,
             action=self.held_by,
+            gpu=self.gpu,
         )
 
     def let_go(self) -> None:
@@ -265,4 +267,5 @@ class Node:
             store=self.facts.store,
             held_ms=0,
             dump_ms=400,
+            gpu_pids=(1001,) if worker.gpu else (),
         )

@@ -1,22 +1,141 @@
-"""The GPU phases for workers that use none: looked at, and nothing to do."""
+"""The GPU phases: a worker's processes with GPU state, one after another, in the tree's order.
+
+Device memory becomes memory of its process, so that CRIU saves it with the rest. Between GPU_SAVE
+and GPU_RESTORE no device may be open. Undo never trusts memory: it asks the driver how each stands.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
-from coordinator.core.errors import NotReady
+from coordinator.core.errors import AllstopError, DriverError, NotReady
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
+from worker_shim.cuda.port import CudaState, GpuProcess
+
+UNLOCK_S = 2.0  # of a lock's time, kept to unlock the others when it runs out
 
 
-async def no_gpus(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
-    """Succeed when no process of the worker holds a GPU; raise NotReady otherwise."""
+async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Lock every process of the worker that has GPU state; its ranks are parked.
+
+    Raises NotReady for one that has a device open without state of its own, which CRIU could not
+    save, and DriverError for a lock that fails or runs out of time. What was locked before that
+    stays so until UNDO.
+    """
     worker.require_claimed(order.action)
-    pids = await asyncio.to_thread(worker.drivers.cuda.processes, worker.tree())
-    if pids:
+    tree, cuda = worker.require_tree(), worker.drivers.cuda
+    worker.gpus = await cuda.processes(tree, deadline_s=deadline.left_s)
+    known = {process.pid for process in worker.gpus}
+    holders = await asyncio.to_thread(cuda.holders, tree)
+    if idle := [pid for pid in holders if pid not in known]:
         raise NotReady(
-            f"processes {list(pids)} use a GPU, which this version cannot save",
+            f"processes {idle} have a GPU open and no state on it: they were forked from one that "
+            "uses it",
             where=worker.where,
-            advice="run the job on CPU, or wait for GPU support",
+            advice="start DataLoader workers before the first use of CUDA, or by spawn; or end "
+            "them between epochs (persistent_workers=False)",
         )
-    return Outcome(note="no GPU process in this worker")
+    deadline.lap("look")
+    for process in worker.gpus:
+        timeout_s = max(UNLOCK_S, deadline.left_s - UNLOCK_S)
+        await cuda.lock(process, timeout_s=timeout_s, deadline_s=deadline.left_s)
+    deadline.lap("lock")
+    return Outcome(note=f"{len(worker.gpus)} locked")
+
+
+async def save(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Bring device memory into the processes' own, then look: all saved, no device left open."""
+    worker.require_claimed(order.action)
+    cuda = worker.drivers.cuda
+    before = _memory_bytes(worker)
+    for process in worker.gpus:
+        await cuda.checkpoint(process, deadline_s=deadline.left_s)
+    deadline.lap("save")
+    for process in worker.gpus:
+        state = await cuda.state(process, deadline_s=deadline.left_s)
+        if state is not CudaState.CHECKPOINTED:
+            raise DriverError(
+                f"process {process.pid} is {state} after its device memory was saved",
+                where=worker.where,
+                definite=False,
+            )
+    left = await asyncio.to_thread(cuda.holders, worker.tree())
+    if left:
+        raise DriverError(
+            f"processes {list(left)} still have a GPU open after it was saved",
+            where=worker.where,
+            advice="drivers before 570 leave devices open that NVML uses; processes forked after "
+            "CUDA was used keep them too",
+            definite=False,
+        )
+    worker.gpu_bytes = max(0, _memory_bytes(worker) - before)
+    deadline.lap("look")
+    return Outcome(note=f"{worker.gpu_bytes} bytes of device memory")
+
+
+async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Put device memory back; the tree runs for that, parked and without a network."""
+    worker.require_claimed(order.action)
+    cuda = worker.drivers.cuda
+    await worker.drivers.process.go_on(worker.root_pid)  # the driver's thread in it has to run
+    worker.gpus = await cuda.processes(worker.require_tree(), deadline_s=deadline.left_s)
+    deadline.lap("look")
+    for process in worker.gpus:
+        await cuda.restore(process, {}, deadline_s=deadline.left_s)
+    deadline.lap("restore")
+    return Outcome(note=f"{len(worker.gpus)} restored")
+
+
+async def unlock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Let the processes use their devices; every worker of the job is back."""
+    worker.require_claimed(order.action)
+    for process in worker.gpus:
+        await worker.drivers.cuda.unlock(process, deadline_s=deadline.left_s)
+    return Outcome(note=f"{len(worker.gpus)} unlocked")
+
+
+async def put_back(worker: Worker, deadline: Deadline) -> None:
+    """Undo from any phase: what is saved is restored, what is locked is unlocked.
+
+    The tree has to run. Goes through all of them; raises DriverError for those that are not well
+    afterwards.
+    """
+    trouble: list[str] = []
+    for process in worker.gpus:
+        try:
+            await _put_back(worker, process, deadline)
+        except AllstopError as error:
+            trouble.extend((str(error), *error.details))
+    if trouble:
+        raise DriverError(
+            f"GPU state is not back: {trouble[0]}",
+            where=worker.where,
+            advice="the job goes back to its last snapshot; restore it",
+            definite=False,
+            details=tuple(trouble),
+        )
+    worker.gpus = ()
+
+
+async def _put_back(worker: Worker, process: GpuProcess, deadline: Deadline) -> None:
+    cuda = worker.drivers.cuda
+    steps: dict[CudaState, Callable[[], Awaitable[None]]] = {
+        CudaState.CHECKPOINTED: lambda: cuda.restore(process, {}, deadline_s=deadline.left_s),
+        CudaState.LOCKED: lambda: cuda.unlock(process, deadline_s=deadline.left_s),
+    }
+    for _ in range(len(steps) + 1):
+        state = await cuda.state(process, deadline_s=deadline.left_s)
+        if state is CudaState.RUNNING:
+            return
+        step = steps.get(state)
+        if step is None:
+            raise DriverError(f"process {process.pid} is {state}", where=worker.where)
+        await step()
+    raise DriverError(f"process {process.pid} does not run again", where=worker.where)
+
+
+def _memory_bytes(worker: Worker) -> int:
+    pids = {process.pid for process in worker.gpus}
+    return sum(each.rss_bytes for each in worker.tree().processes if each.pid in pids)

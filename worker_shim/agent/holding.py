@@ -48,7 +48,7 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     """Reads /proc, so it is for a thread."""
     findings = list(worker.drivers.process.preflight(tree))
     known = {(finding.code, finding.pid) for finding in findings}
-    for pid in worker.drivers.cuda.processes(tree):
+    for pid in worker.drivers.cuda.holders(tree):
         if ("gpu", pid) not in known:
             text = f"process {pid} uses a GPU, which this version cannot save; run it on CPU"
             findings.append(Finding(Severity.REFUSE, "gpu", text, pid=pid))

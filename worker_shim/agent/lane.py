@@ -21,9 +21,8 @@ from coordinator.core.errors import (
 )
 from coordinator.core.failures import failure_of
 from coordinator.core.model import Finding, Phase, Severity
-from worker_shim.agent import dumping, holding, persisting, restoring, undoing
+from worker_shim.agent import dumping, gpus, holding, persisting, restoring, undoing
 from worker_shim.agent.deadman import DeadManTimer
-from worker_shim.agent.gpus import no_gpus
 from worker_shim.agent.order import Deadline, Key, Order, Outcome
 from worker_shim.agent.stopping import stop
 from worker_shim.agent.worker import Worker
@@ -43,16 +42,16 @@ Require = Callable[[int], None]
 STEPS: dict[Phase, Step] = {
     Phase.HOLD: holding.hold,
     Phase.PARK: holding.park,
-    Phase.GPU_LOCK: no_gpus,
-    Phase.GPU_SAVE: no_gpus,
+    Phase.GPU_LOCK: gpus.lock,
+    Phase.GPU_SAVE: gpus.save,
     Phase.DUMP: dumping.dump,
     Phase.RESUME: undoing.resume,
     Phase.STOP: stop,
     Phase.UNDO: undoing.undo,
     Phase.CLEAR: restoring.clear,
     Phase.RESTORE: restoring.restore,
-    Phase.GPU_RESTORE: no_gpus,
-    Phase.GPU_UNLOCK: no_gpus,
+    Phase.GPU_RESTORE: gpus.restore,
+    Phase.GPU_UNLOCK: gpus.unlock,
     Phase.RELEASE: restoring.release,
 }
 STEPS_WITH_PROGRESS = {Phase.PERSIST: persisting.persist, Phase.FETCH: restoring.fetch}

@@ -12,6 +12,7 @@ from coordinator.core.model import (
     Endpoint,
     Failure,
     Finding,
+    GpuMove,
     Lap,
     Phase,
     RankState,
@@ -44,6 +45,7 @@ class Order:
     record: WorkerRecord | None = None
     addresses: tuple[AddressMove, ...] = ()
     connections: tuple[Endpoint, ...] = ()
+    devices: tuple[GpuMove, ...] = ()
 
     @property
     def key(self) -> Key:

@@ -18,6 +18,7 @@ from coordinator.core.model import (
     AddressMove,
     Cut,
     Endpoint,
+    GpuMove,
     NodeFacts,
     Phase,
     ProgramFile,
@@ -50,6 +51,8 @@ def order_of(message: shim_pb2.Order) -> Order:
             value = tuple(from_proto(each, AddressMove) for each in value)
         elif field.name == "connections":
             value = tuple(from_proto(each, Endpoint) for each in value)
+        elif field.name == "devices":
+            value = tuple(from_proto(each, GpuMove) for each in value)
         values[field.name] = value
     return Order(
         epoch=message.epoch,

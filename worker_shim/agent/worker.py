@@ -18,6 +18,7 @@ from worker_shim.agent.leftovers import Claim
 from worker_shim.agent.ports import HOOK, LOG, PAGE, Drivers, Page
 from worker_shim.agent.recent import Recent
 from worker_shim.agent.strays import kill_strays
+from worker_shim.cuda.port import GpuProcess
 from worker_shim.images.names import checked_name
 from worker_shim.images.port import Manifest
 from worker_shim.process.port import LaunchSpec, Tree
@@ -82,6 +83,8 @@ class Worker:
     dumped: dict[str, Dumped] = field(default_factory=dict)
     published: Recent = field(default_factory=Recent)
     restoration: Restoration | None = None
+    gpus: tuple[GpuProcess, ...] = ()  # in the order of lock, save and restore
+    gpu_bytes: int = 0  # device memory that GPU_SAVE brought into its processes
     restored_by: str = ""  # the restore that has killed the old tree and made the present one
     log_began: dict[str, int] = field(default_factory=dict)  # sizes of files as it began here
     outputs: dict[int, tuple[Source, ...]] = field(default_factory=dict)  # of ranks, as last seen

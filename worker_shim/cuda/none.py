@@ -1,32 +1,56 @@
-"""CudaDriver for nodes without a GPU: it looks, finds none, and refuses to guess."""
+"""CudaDriver for nodes without a GPU: it looks for open devices, and can do nothing with them."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 
+from coordinator.core.errors import DriverError
+from worker_shim.cuda.devices import holders
+from worker_shim.cuda.port import CudaState, GpuProcess
 from worker_shim.process.port import Tree
-
-DEVICE_PREFIX = "/dev/nvidia"
 
 
 class NoCuda:
-    """Finds GPU processes by their open devices; can do nothing else with them."""
+    """Says why whatever has a device open cannot be saved here."""
 
-    def processes(self, tree: Tree) -> tuple[int, ...]:
-        """Pids with an open `/dev/nvidia*`; a process that ends meanwhile has none."""
-        return tuple(pid for pid in tree.pids if _has_device(pid))
+    def __init__(self, why: str = "this node has no CUDA driver") -> None:
+        """`why` goes into every refusal."""
+        self._why = why
 
+    def holders(self, tree: Tree) -> tuple[int, ...]:
+        """Pids with an open NVIDIA device."""
+        return holders(tree)
 
-def _has_device(pid: int) -> bool:
-    try:
-        descriptors = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return False
-    return any(_target(pid, descriptor).startswith(DEVICE_PREFIX) for descriptor in descriptors)
+    async def processes(self, tree: Tree, *, deadline_s: float) -> tuple[GpuProcess, ...]:
+        """None, or DriverError where one has a device open all the same."""
+        if pids := holders(tree):
+            raise self._refusal(f"processes {list(pids)} have a GPU open")
+        return ()
 
+    async def state(self, process: GpuProcess, *, deadline_s: float) -> CudaState:
+        """Without a driver there is no state."""
+        return CudaState.NONE
 
-def _target(pid: int, descriptor: str) -> str:
-    try:
-        return os.readlink(f"/proc/{pid}/fd/{descriptor}")
-    except OSError:
-        return ""
+    async def lock(self, process: GpuProcess, *, timeout_s: float, deadline_s: float) -> None:
+        """Refused."""
+        raise self._refusal(f"process {process.pid} cannot be locked")
+
+    async def checkpoint(self, process: GpuProcess, *, deadline_s: float) -> None:
+        """Refused."""
+        raise self._refusal(f"process {process.pid} cannot be saved")
+
+    async def restore(
+        self, process: GpuProcess, devices: Mapping[str, str], *, deadline_s: float
+    ) -> None:
+        """Refused."""
+        raise self._refusal(f"process {process.pid} cannot be restored")
+
+    async def unlock(self, process: GpuProcess, *, deadline_s: float) -> None:
+        """Refused."""
+        raise self._refusal(f"process {process.pid} cannot be unlocked")
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+    def _refusal(self, what: str) -> DriverError:
+        return DriverError(f"{what}: {self._why}", advice="install the NVIDIA driver, 570 or newer")

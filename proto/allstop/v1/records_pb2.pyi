@@ -170,8 +170,42 @@ class ProgramFile(_message.Message):
     digest: str
     def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
+class Gpu(_message.Message):
+    __slots__ = ("index", "uuid", "model", "memory_bytes", "memory_free_bytes", "pci_address", "architecture", "links", "mig", "sick", "minor")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FREE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PCI_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    MIG_FIELD_NUMBER: _ClassVar[int]
+    SICK_FIELD_NUMBER: _ClassVar[int]
+    MINOR_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    memory_free_bytes: int
+    pci_address: str
+    architecture: str
+    links: _containers.RepeatedScalarFieldContainer[str]
+    mig: bool
+    sick: str
+    minor: int
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., pci_address: _Optional[str] = ..., architecture: _Optional[str] = ..., links: _Optional[_Iterable[str]] = ..., mig: _Optional[bool] = ..., sick: _Optional[str] = ..., minor: _Optional[int] = ...) -> None: ...
+
+class GpuMove(_message.Message):
+    __slots__ = ("old", "new")
+    OLD_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
+    old: str
+    new: str
+    def __init__(self, old: _Optional[str] = ..., new: _Optional[str] = ...) -> None: ...
+
 class NodeFacts(_message.Message):
-    __slots__ = ("node", "address", "architecture", "kernel", "cpu_model", "cpu_flags", "criu_version", "memory_bytes", "memory_free_bytes", "staging_free_bytes", "store", "shim_version", "boot_id", "files")
+    __slots__ = ("node", "address", "architecture", "kernel", "cpu_model", "cpu_flags", "criu_version", "memory_bytes", "memory_free_bytes", "staging_free_bytes", "store", "shim_version", "boot_id", "files", "gpus", "gpu_driver", "cuda_version", "gpu_trouble", "gpu_engine")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +220,11 @@ class NodeFacts(_message.Message):
     SHIM_VERSION_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPU_DRIVER_FIELD_NUMBER: _ClassVar[int]
+    CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    GPU_TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    GPU_ENGINE_FIELD_NUMBER: _ClassVar[int]
     node: str
     address: str
     architecture: str
@@ -200,7 +239,12 @@ class NodeFacts(_message.Message):
     shim_version: str
     boot_id: str
     files: _containers.RepeatedCompositeFieldContainer[ProgramFile]
-    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ...) -> None: ...
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    gpu_driver: str
+    cuda_version: str
+    gpu_trouble: str
+    gpu_engine: str
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., gpu_trouble: _Optional[str] = ..., gpu_engine: _Optional[str] = ...) -> None: ...
 
 class RankState(_message.Message):
     __slots__ = ("rank", "local_rank", "pid", "boundary", "parked")
@@ -217,7 +261,7 @@ class RankState(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., boundary: _Optional[int] = ..., parked: _Optional[bool] = ...) -> None: ...
 
 class WorkerState(_message.Message):
-    __slots__ = ("job", "worker", "workers", "state", "incarnation", "root_pid", "world_size", "ranks", "findings", "command", "exit_code", "action")
+    __slots__ = ("job", "worker", "workers", "state", "incarnation", "root_pid", "world_size", "ranks", "findings", "command", "exit_code", "action", "gpu", "nccl")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +274,8 @@ class WorkerState(_message.Message):
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    NCCL_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     workers: int
@@ -242,7 +288,9 @@ class WorkerState(_message.Message):
     command: _containers.RepeatedScalarFieldContainer[str]
     exit_code: int
     action: str
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., state: _Optional[str] = ..., incarnation: _Optional[int] = ..., root_pid: _Optional[int] = ..., world_size: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., action: _Optional[str] = ...) -> None: ...
+    gpu: bool
+    nccl: str
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., workers: _Optional[int] = ..., state: _Optional[str] = ..., incarnation: _Optional[int] = ..., root_pid: _Optional[int] = ..., world_size: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., command: _Optional[_Iterable[str]] = ..., exit_code: _Optional[int] = ..., action: _Optional[str] = ..., gpu: _Optional[bool] = ..., nccl: _Optional[str] = ...) -> None: ...
 
 class Endpoint(_message.Message):
     __slots__ = ("local_address", "local_port", "remote_address", "remote_port")
@@ -257,7 +305,7 @@ class Endpoint(_message.Message):
     def __init__(self, local_address: _Optional[str] = ..., local_port: _Optional[int] = ..., remote_address: _Optional[str] = ..., remote_port: _Optional[int] = ...) -> None: ...
 
 class WorkerRecord(_message.Message):
-    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command")
+    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -279,6 +327,13 @@ class WorkerRecord(_message.Message):
     HELD_MS_FIELD_NUMBER: _ClassVar[int]
     DUMP_MS_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPU_PIDS_FIELD_NUMBER: _ClassVar[int]
+    GPU_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GPU_DRIVER_FIELD_NUMBER: _ClassVar[int]
+    CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NCCL_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     node: str
@@ -300,7 +355,14 @@ class WorkerRecord(_message.Message):
     held_ms: int
     dump_ms: int
     command: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ...) -> None: ...
+    gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    gpu_pids: _containers.RepeatedScalarFieldContainer[int]
+    gpu_bytes: int
+    gpu_driver: str
+    cuda_version: str
+    nccl: str
+    versions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PhaseTiming(_message.Message):
     __slots__ = ("phase", "started_ms", "took_ms", "slowest")
@@ -381,20 +443,22 @@ class Snapshot(_message.Message):
     def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("worker", "from_node", "from_address", "to_node", "to_address", "why")
+    __slots__ = ("worker", "from_node", "from_address", "to_node", "to_address", "why", "devices")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FROM_NODE_FIELD_NUMBER: _ClassVar[int]
     FROM_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     TO_NODE_FIELD_NUMBER: _ClassVar[int]
     TO_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     worker: int
     from_node: str
     from_address: str
     to_node: str
     to_address: str
     why: str
-    def __init__(self, worker: _Optional[int] = ..., from_node: _Optional[str] = ..., from_address: _Optional[str] = ..., to_node: _Optional[str] = ..., to_address: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+    devices: _containers.RepeatedCompositeFieldContainer[GpuMove]
+    def __init__(self, worker: _Optional[int] = ..., from_node: _Optional[str] = ..., from_address: _Optional[str] = ..., to_node: _Optional[str] = ..., to_address: _Optional[str] = ..., why: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[GpuMove, _Mapping]]] = ...) -> None: ...
 
 class AddressMove(_message.Message):
     __slots__ = ("old", "new")

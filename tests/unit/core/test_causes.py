@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from coordinator.core import commands, events
-from coordinator.core.model import AttemptRecord, AttemptState, Failure, Finding, Phase, Severity
+from coordinator.core.model import AttemptRecord, AttemptState, Failure, Phase
 from tests.support.core_causes import Cause, Causes, name_of, told
 from tests.support.core_checks import running, sent, state, two_and_a_spare, until
 from tests.support.core_world import World
@@ -32,7 +32,7 @@ def world() -> World:
     made = two_and_a_spare()
     for name in ("node-1", "node-2"):
         for worker in made.nodes[name].workers.values():
-            worker.findings = (Finding(Severity.WARN, "gpu", "it has a device"),)
+            worker.gpu = True
         made.report(name)
     return made
 

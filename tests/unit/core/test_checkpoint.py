@@ -135,8 +135,7 @@ def test_freeze_skips_hold_and_park(world: World) -> None:
 
 
 def test_devices_are_locked_and_saved_where_there_are_any(world: World) -> None:
-    gpu = Finding(Severity.WARN, "gpu", "it has a GPU")
-    world.nodes["node-1"].workers[("llm", 0)].findings = (gpu,)
+    world.nodes["node-1"].workers[("llm", 0)].gpu = True
     world.report("node-1")
     until(world, Phase.GPU_LOCK)
     world.answer_all(Phase.GPU_LOCK)

@@ -17,9 +17,7 @@ from coordinator.core.model import (
     AttemptState,
     Cut,
     Failure,
-    Finding,
     RestoreState,
-    Severity,
 )
 from tests.support.core_invariants import Invariants, check_ends
 from tests.support.core_shims import Node, Worker, facts
@@ -51,7 +49,7 @@ class Cluster(RuleBasedStateMachine):
         self.world.start(JOB, ["node-1", "node-2", last], ranks=ranks, at=100)
         if gpu:
             one = self.world.nodes["node-1"].workers[(JOB, 0)]
-            one.findings = (Finding(Severity.WARN, "gpu", "it has a device"),)
+            one.gpu = True
             self.world.report("node-1")
 
     # -- what must always be true, beside what `Invariants` sees ----------------------------

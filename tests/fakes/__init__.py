@@ -1,0 +1,1 @@
+"""Stand-ins for what a machine without it lacks, that fail as the real thing does."""

@@ -1,0 +1,171 @@
+"""A node with fake devices: the daemon, ranks that use them, and either way to the driver."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from tests.fakes.gpu.build import build
+from worker_shim.cuda.library import LibraryCuda
+from worker_shim.cuda.port import CudaDriver, GpuProcess
+from worker_shim.cuda.program import ProgramCuda
+from worker_shim.process.port import Tree
+from worker_shim.process.proc import look, read_stat
+from worker_shim.process.runner import CommandRunner, Finished
+
+ROOT = Path(__file__).parents[2]
+END_S = 10
+UUIDS = (
+    "GPU-5c89e0f0-0000-4000-8000-000000000000",
+    "GPU-5c89e0f0-0000-4000-8000-000000000001",
+)
+
+
+@dataclass
+class Rank:
+    """A process that uses a device."""
+
+    process: subprocess.Popen[str]
+
+    @property
+    def gpu_process(self) -> GpuProcess:
+        """As drivers name it."""
+        stat = read_stat(self.process.pid)
+        assert stat is not None
+        return GpuProcess(self.process.pid, stat.start_ticks)
+
+    def tell(self, line: str) -> None:
+        """Tell it something without waiting."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def heard(self) -> str:
+        """Its next answer."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def ask(self, line: str) -> str:
+        """Tell it something and wait for the answer."""
+        self.tell(line)
+        return self.heard()
+
+
+@dataclass
+class GpuNode:
+    """A daemon and what belongs to it."""
+
+    folder: Path
+    programs: Path
+    devices: Mapping[str, int]
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def socket(self) -> Path:
+        """Where the daemon listens."""
+        return self.folder / "daemon"
+
+    @property
+    def faults(self) -> Path:
+        """What the driver does wrong."""
+        return self.folder / "faults"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What whoever calls the driver needs."""
+        return {
+            "LD_LIBRARY_PATH": str(self.programs),
+            "FAKE_GPU_SOCKET": str(self.socket),
+            "FAKE_GPU_FAULT": str(self.faults),
+        }
+
+    def start(self) -> None:
+        """Start the daemon."""
+        self.folder.mkdir(exist_ok=True)
+        for number in range(len(self.devices)):
+            (self.folder / f"nvidia{number}").touch()
+        pairs = [f"{uuid}={size}" for uuid, size in self.devices.items()]
+        self._run("tests.fakes.gpu.daemon", str(self.socket), *pairs)
+
+    def rank(self, number: int = 0) -> Rank:
+        """A process that uses the device of that number."""
+        device = list(self.devices)[number]
+        file = self.folder / f"nvidia{number}"
+        return Rank(self._run("tests.fakes.gpu.rank", str(self.socket), device, str(file)))
+
+    def _run(self, module: str, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        self.processes.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    def close(self) -> None:
+        """End everything."""
+        for process in reversed(self.processes):
+            process.kill()
+            process.wait(END_S)
+            for stream in (process.stdin, process.stdout):
+                assert stream is not None
+                stream.close()
+
+
+@contextmanager
+def gpu_node(folder: Path, devices: Mapping[str, int]) -> Iterator[GpuNode]:
+    """A node with devices of these sizes."""
+    made = GpuNode(folder, _built(), devices)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.close()
+
+
+@cache
+def _built() -> Path:
+    """The driver and its program, compiled once."""
+    folder = Path(tempfile.mkdtemp(prefix="allstop-fake-gpu-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    build(folder)
+    return folder
+
+
+class WithEnvironment(CommandRunner):
+    """Runs programs with additions to their environment."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        super().__init__()
+        self._env = env
+
+    async def run(self, argv, *, deadline_s, env=None, cwd=None, stdin=None) -> Finished:  # type: ignore[no-untyped-def]
+        env = {**(os.environ if env is None else env), **self._env}
+        return await super().run(argv, deadline_s=deadline_s, env=env, cwd=cwd, stdin=stdin)
+
+
+def driver_of(kind: str, node: GpuNode) -> CudaDriver:
+    """The driver of a node, by its program or by its library."""
+    prefix = str(node.folder / "nvidia")
+    if kind == "program":
+        commands = WithEnvironment(node.environment)
+        return ProgramCuda(commands, node.programs / "cuda-checkpoint", device_prefix=prefix)
+    return LibraryCuda(env=node.environment, device_prefix=prefix)
+
+
+def tree_of(*ranks: Rank) -> Tree:
+    """These processes as one tree."""
+    return Tree(tuple(p for rank in ranks for p in look(rank.process.pid).processes))

@@ -1,0 +1,147 @@
+"""CudaDriver by NVIDIA's `cuda-checkpoint` program, one call of it for each action.
+
+It prints no version: what it can do is read from its help text, as CRIU does. Each call attaches to
+the driver anew, which takes seconds on a machine with many GPUs; `library` does not.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from coordinator.core.errors import DriverError
+from worker_shim.cuda import devices
+from worker_shim.cuda.guard import require_alive
+from worker_shim.cuda.port import CudaState, GpuProcess
+from worker_shim.cuda.results import of_exit_status, refusal
+from worker_shim.process.port import Tree
+from worker_shim.process.runner import Commands, Finished
+
+NEEDED = ("--action", "--get-state", "--get-restore-tid", "--timeout")
+MAP = "--device-map"
+LOCK_EXTRA_S = 10.0  # beyond the lock's own time-out: attaching to the driver takes seconds
+_QUOTED = re.compile(r'"([^"]*)"')
+_NO_CUDA = ("none", "-1", "0", "")
+
+
+class ProgramCuda:
+    """Holds nothing between calls but what the program can do."""
+
+    def __init__(
+        self, commands: Commands, program: str | Path, *, device_prefix: str = devices.DEVICE_PREFIX
+    ) -> None:
+        """`program` is looked at on the first call."""
+        self._commands = commands
+        self._program = str(program)
+        self._device_prefix = device_prefix
+        self._flags: frozenset[str] | None = None
+
+    def holders(self, tree: Tree) -> tuple[int, ...]:
+        """Pids with an open NVIDIA device."""
+        return devices.holders(tree, self._device_prefix)
+
+    async def flags(self, *, deadline_s: float) -> frozenset[str]:
+        """Every long option in its help text; raises DriverError for one that is too old."""
+        if self._flags is None:
+            told = await self._run("--help", deadline_s=deadline_s)
+            flags = frozenset(re.findall(r"--[a-z][a-z-]+", told.stdout + told.stderr))
+            missing = [flag for flag in NEEDED if flag not in flags]
+            if missing:
+                raise DriverError(
+                    f"{self._program} does not know {', '.join(missing)}",
+                    advice="use the one that comes with driver 570 or newer",
+                    details=tuple((told.stdout + told.stderr).splitlines()[:20]),
+                )
+            self._flags = flags
+        return self._flags
+
+    async def processes(self, tree: Tree, *, deadline_s: float) -> tuple[GpuProcess, ...]:
+        """Those that the driver has a restore thread in.
+
+        The state is not asked for that: it also answers for a parent that only launched a job.
+        """
+        until = time.monotonic() + deadline_s
+        await self.flags(deadline_s=deadline_s)
+        found: list[GpuProcess] = []
+        for each in tree.processes:
+            told = await self._run(
+                "--get-restore-tid", "--pid", str(each.pid), deadline_s=until - time.monotonic()
+            )
+            words = told.stdout.split()
+            if told.exit_code == 0 and words and words[-1].lower() not in _NO_CUDA:
+                found.append(GpuProcess(each.pid, each.start_ticks))
+        return tuple(found)
+
+    async def state(self, process: GpuProcess, *, deadline_s: float) -> CudaState:
+        """As the program prints it."""
+        doing = f"asking for the state of process {process.pid}"
+        told = await self._act(process, doing, deadline_s, "--get-state")
+        word = told.stdout.strip().lower()
+        return CudaState(word) if word in set(CudaState) else CudaState.OTHER
+
+    async def lock(self, process: GpuProcess, *, timeout_s: float, deadline_s: float) -> None:
+        """The program's time-out is in whole milliseconds, and 0 means for ever."""
+        timeout_ms = max(1, math.ceil(timeout_s * 1000))
+        within_s = min(deadline_s, timeout_s + LOCK_EXTRA_S)
+        await self._change(process, "lock", within_s, "--timeout", str(timeout_ms))
+
+    async def checkpoint(self, process: GpuProcess, *, deadline_s: float) -> None:
+        """See the port."""
+        await self._change(process, "checkpoint", deadline_s, changes=True)
+
+    async def restore(
+        self, process: GpuProcess, devices: Mapping[str, str], *, deadline_s: float
+    ) -> None:
+        """See the port; raises DriverError before anything where the program takes no map."""
+        if devices and MAP not in await self.flags(deadline_s=deadline_s):
+            raise DriverError(
+                f"{self._program} cannot restore on other devices",
+                advice="driver 580 or newer can; or restore where the same GPUs are",
+            )
+        pairs = ",".join(f"{old}={new}" for old, new in devices.items())
+        given = (MAP, pairs) if pairs else ()
+        await self._change(process, "restore", deadline_s, *given, changes=True)
+
+    async def unlock(self, process: GpuProcess, *, deadline_s: float) -> None:
+        """See the port."""
+        await self._change(process, "unlock", deadline_s)
+
+    async def close(self) -> None:
+        """Nothing runs."""
+
+    async def _change(
+        self,
+        process: GpuProcess,
+        action: str,
+        deadline_s: float,
+        *arguments: str,
+        changes: bool = False,
+    ) -> None:
+        doing = f"the {action} of process {process.pid}"
+        told = await self._act(process, doing, deadline_s, "--action", action, *arguments, ok=False)
+        if told.exit_code == 0:
+            return
+        require_alive(process, doing, after=True)
+        said = _QUOTED.search(told.stderr + told.stdout)
+        words = said.group(1) if said else (told.stderr or told.stdout).strip()[-200:]
+        code = of_exit_status(told.exit_code, words)
+        raise refusal(doing, code, words, changed=changes)
+
+    async def _act(
+        self, process: GpuProcess, doing: str, deadline_s: float, *arguments: str, ok: bool = True
+    ) -> Finished:
+        await self.flags(deadline_s=deadline_s)
+        require_alive(process, doing)
+        told = await self._run(*arguments, "--pid", str(process.pid), deadline_s=deadline_s)
+        return told.require(doing, definite=True) if ok else told
+
+    async def _run(self, *arguments: str, deadline_s: float) -> Finished:
+        # preloaded libraries of ours or of the job's have no place in a program that attaches
+        env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        return await self._commands.run(
+            (self._program, *arguments), deadline_s=max(0.1, deadline_s), env=env
+        )
