@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
 STORE_DIRECTORY = Path("/var/lib/allstop/store")
 
 
@@ -55,6 +56,10 @@ def node_options(function: Function) -> Function:
             option(
                 "--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
                 help="The CRIU to use.  [default: that of `make tools`, then the one in PATH]",
+            ),
+            option(
+                "--gpu-engine", type=click.Choice(GPU_ENGINES), default="auto", show_default=True,
+                help="What saves device memory: cuda-bindings or the program cuda-checkpoint.",
             ),
             option(
                 "--metrics", default="", metavar="ADDR",
@@ -184,6 +189,7 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
         store_dir=node["store"].absolute(),
         address=node["address"],
         metrics=node["metrics"],
+        gpu_engine=node["gpu_engine"],
         **_given(
             staging_dir=node["staging"] and node["staging"].absolute(),
             run_dir=node["run_dir"] and node["run_dir"].absolute(),

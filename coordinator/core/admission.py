@@ -27,6 +27,7 @@ from coordinator.core.planner import plan
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
 
+LIVE_NCCL = frozenset({"rebuild", "keep"})  # modes with communicators outside of a hold
 PHASE_MAX_S = 86400.0  # an order's hold is counted in 32 bits of milliseconds
 
 
@@ -43,8 +44,11 @@ def admit_attempt(
     policy = _phase_deadlines(event, policy)
     job = _job(cluster, event.job)
     states = _members(cluster, job)
+    gpu = any(state.gpu for state in states)
     pace.check(job.name, event.cut, policy, deadline_s)
     freeze = event.cut is Cut.FREEZE
+    if freeze:
+        _refuse_live_nccl(job, states)
     problems: list[str] = []
     first: NotReady | None = None
     for state in states:
@@ -71,7 +75,7 @@ def admit_attempt(
         job=job.name,
         epoch=epoch,
         incarnation=job.incarnation,
-        policy=policy,
+        policy=policy.with_devices() if gpu else policy,
         started=now,
         deadline_s=deadline_s,
         unix_s=event.unix_s,
@@ -81,9 +85,20 @@ def admit_attempt(
         seen={s.worker: s.ranks for s in states if s.ranks},
         cut=event.cut,
         stop=event.stop,
-        gpu=any(s.gpu for s in states),
+        gpu=gpu,
         world_size=_world_size(states),
     )
+
+
+def _refuse_live_nccl(job: Job, states: list[WorkerState]) -> None:
+    """A collective that is on its way in a device cannot be carried by TCP, as CPU ranks' can."""
+    live = [str(s.worker) for s in states if s.nccl in LIVE_NCCL]
+    if live:
+        raise NotReady(
+            f"workers {listed(live)} have NCCL communicators, which a frozen job cannot keep",
+            where=Where(job=job.name, worker=int(live[0]), phase="PREFLIGHT"),
+            advice="use --cut step, which parks the ranks between two steps",
+        )
 
 
 def _texts(states: list[WorkerState]) -> Iterator[str]:

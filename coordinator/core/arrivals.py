@@ -11,7 +11,7 @@ from coordinator.core.cluster import ATTACHED, LEFT, LOST, Stale
 from coordinator.core.commands import AdmitWorker, Command, FenceWorkers, PutAttempt, PutRestore
 from coordinator.core.events import Event
 from coordinator.core.model import AttemptRecord, WorkerState
-from coordinator.core.owed import Owed, may_be_kept, stop_of, stops, undo_of
+from coordinator.core.owed import Owed, may_be_kept, stop_of, stops, undo_of, undo_s
 from coordinator.core.policy import Policy
 from coordinator.core.questions import Questions
 from coordinator.core.returning import Restore
@@ -71,7 +71,7 @@ class Arrivals(Questions):
         ended = self._running.ended(state.action)
         if stops(ended):
             return [stop_of(place, node, self.epoch, self.policy.stop_s)]
-        order = undo_of(place, node, self.epoch, self.policy.undo_s)
+        order = undo_of(place, node, self.epoch, undo_s(self.policy, state))
         keep = may_be_kept(ended)
         return [replace(order, kill=kill, keep=keep, incarnation=state.incarnation)]
 

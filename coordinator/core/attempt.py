@@ -79,6 +79,7 @@ class Attempt(Action[AttemptState]):
             owed=self.owed,
             keep=self.keep,
             world_size=self.world_size,
+            gpu=self.gpu,
         )
 
     def begin(self, now: float) -> list[Command]:
@@ -111,7 +112,7 @@ def from_record(record: AttemptRecord, *, epoch: int, policy: Policy, now: float
         job=record.job,
         epoch=epoch,
         incarnation=record.incarnation,
-        policy=policy,
+        policy=policy.with_devices() if record.gpu else policy,
         started=now,
         deadline_s=record.deadline_s,
         unix_s=record.requested_unix_s,
@@ -125,6 +126,7 @@ def from_record(record: AttemptRecord, *, epoch: int, policy: Policy, now: float
         stop=record.stop,
         target=record.target,
         world_size=record.world_size,
+        gpu=record.gpu,
         ordered=True,
         adopted=True,
         cut_recorded=record.state is S.PERSISTING,

@@ -274,6 +274,7 @@ class AttemptRecord:
     owed: tuple[int, ...] = ()  # workers that have not said that they were undone, or stopped
     keep: bool = False  # it may be a snapshot all the same: what is stored stays
     world_size: int = 0  # ranks; 0: not known yet
+    gpu: bool = False  # a worker has state on a device
 
 
 @dataclass(frozen=True)

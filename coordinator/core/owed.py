@@ -63,6 +63,12 @@ def may_be_kept(ended: Record | None) -> bool:
     return isinstance(ended, AttemptRecord) and ended.keep
 
 
+def undo_s(policy: Policy, state: WorkerState | None) -> float:
+    """How long a worker may take to undo."""
+    devices = state is not None and state.gpu
+    return policy.with_devices().undo_s if devices else policy.undo_s
+
+
 def lives(state: WorkerState | None, incarnation: int) -> bool:
     """Whether a worker of just this incarnation is there and could be stopped."""
     return state is not None and state.incarnation == incarnation and state.state not in NOT_ALIVE
@@ -106,7 +112,7 @@ class Owed:
         for place in self._at.get(node, {}):
             record = self._debts[place[2]].record
             if not stops(record):
-                order = undo_of(place, node, epoch, policy.undo_s)
+                order = undo_of(place, node, epoch, undo_s(policy, there.get(place[:2])))
                 kill = isinstance(record, RestoreRecord)
                 incarnation = record.incarnation if kill else 0
                 keep = may_be_kept(record)

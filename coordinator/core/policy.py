@@ -7,7 +7,7 @@ coordinator has stopped waiting for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from coordinator.core.errors import BadRequest
 
@@ -50,3 +50,8 @@ class Policy:
         for field in fields(self):
             if getattr(self, field.name) <= 0:
                 raise BadRequest(f"policy: {field.name} must be positive", advice="correct it")
+
+    def with_devices(self) -> Policy:
+        """For workers with state on devices: whoever lets them go puts device memory back first."""
+        back_s = self.gpu_restore_s + self.gpu_unlock_s
+        return replace(self, undo_s=self.undo_s + back_s, resume_s=self.resume_s + back_s)

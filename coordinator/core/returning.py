@@ -154,7 +154,7 @@ class Restore(Action[RestoreState]):
                 sent,
                 now,
                 record=self.records[member.worker],
-                devices=devices[member.worker],
+                devices=devices.get(member.worker, ()),
                 **common,
             )
             for member in sent.awaited.values()

@@ -81,6 +81,10 @@ def _restore(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.restore.workers = order.workers
 
 
+def _gpu_lock(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.gpu_lock.cut = number_of(order.cut)
+
+
 def _gpu_restore(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.gpu_restore.devices.extend(
         to_proto(move, records_pb2.GpuMove) for move in order.devices
@@ -99,6 +103,7 @@ _DETAIL: dict[Phase, Callable[[commands.SendOrder, shim_pb2.Order], None]] = {
     Phase.FETCH: _fetch,
     Phase.CLEAR: _clear,
     Phase.RESTORE: _restore,
+    Phase.GPU_LOCK: _gpu_lock,
     Phase.GPU_RESTORE: _gpu_restore,
     Phase.RELEASE: lambda order, message: message.release.SetInParent(),
 }

@@ -23,6 +23,12 @@ from coordinator.core.returning import moved
 GIB = 1 << 30
 PROGRAM = ProgramFile("/usr/bin/python3", 1000, "d1")
 NEVER = float("inf")
+OF_DEVICES: dict[Phase, type[events.OrderAnswered]] = {
+    Phase.GPU_LOCK: events.GpuLocked,
+    Phase.GPU_SAVE: events.GpuSaved,
+    Phase.GPU_RESTORE: events.GpuRestored,
+    Phase.GPU_UNLOCK: events.GpuUnlocked,
+}
 NEEDS_HOLD = frozenset({Phase.PARK, Phase.GPU_LOCK, Phase.GPU_SAVE, Phase.DUMP})
 
 
@@ -70,6 +76,7 @@ class Worker:
     incarnation: int = 0
     findings: tuple[Finding, ...] = ()
     gpu: bool = False
+    nccl: str = ""
     connections: tuple[Endpoint, ...] = ()
     held_by: str = ""
     held_until: float = NEVER
@@ -102,6 +109,7 @@ class Worker:
             findings=self.findings,
             action=self.held_by,
             gpu=self.gpu,
+            nccl=self.nccl,
         )
 
     def let_go(self) -> None:
@@ -188,9 +196,8 @@ class Node:
             return events.Dumped(*place, self.record(worker, order.action, stored=False))
         if phase is Phase.PERSIST:
             return events.Persisted(*place, self.record(worker, order.action, stored=True))
-        if phase in (Phase.GPU_LOCK, Phase.GPU_SAVE):
-            kind = events.GpuLocked if phase is Phase.GPU_LOCK else events.GpuSaved
-            return kind(*place)
+        if phase in OF_DEVICES:
+            return OF_DEVICES[phase](*place)
         return self._let_run(worker, phase, place)
 
     def _let_run(
@@ -234,6 +241,7 @@ class Node:
             state="restored",
             parked=True,
             restored_by=order.action,
+            gpu=bool(order.record.gpu_pids),
         )
         addresses = {move.old: move.new for move in order.addresses}
         made.connections = tuple(moved(end, addresses) for end in order.record.connections)

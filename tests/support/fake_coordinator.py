@@ -13,7 +13,7 @@ import grpc.aio
 from allstop.v1 import shim_pb2, shim_pb2_grpc
 
 from coordinator.codec import to_proto
-from coordinator.core.model import AddressMove, Endpoint, WorkerRecord
+from coordinator.core.model import AddressMove, Endpoint, GpuMove, WorkerRecord
 
 SERVER_OPTIONS = (
     ("grpc.keepalive_permit_without_calls", 1),
@@ -126,7 +126,7 @@ def order_message(
             body.record.CopyFrom(value.record)
         elif isinstance(value, tuple):
             getattr(body, name).extend(
-                to_proto(each) if isinstance(each, Endpoint | AddressMove) else each
+                to_proto(each) if isinstance(each, Endpoint | AddressMove | GpuMove) else each
                 for each in value
             )
         else:

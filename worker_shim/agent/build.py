@@ -8,7 +8,7 @@ from pathlib import Path
 from worker_shim.agent.options import ShimOptions
 from worker_shim.agent.ports import HOOK, PAGE, Drivers, Page
 from worker_shim.criu.driver import CriuDriver
-from worker_shim.cuda.none import NoCuda
+from worker_shim.cuda.choosing import choose
 from worker_shim.facts import NodeProbe
 from worker_shim.files.driver import LinuxFileDriver
 from worker_shim.hook import install
@@ -43,7 +43,11 @@ class HookFiles:
 
 
 def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
-    """Make every driver; raises DriverError when the image store cannot be used."""
+    """Make every driver.
+
+    Raises DriverError when the image store cannot be used, SetupError where the engine for device
+    memory that was asked for is not there.
+    """
     commands = CommandRunner()
     store = DirectoryStore(options.store_dir, options.node)
     staging = Staging(options.staging_dir, options.node)
@@ -54,7 +58,7 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
         images=images,
         network=NftNetworkDriver(commands),
         files=LinuxFileDriver(),
-        cuda=NoCuda(),
+        cuda=choose(options.gpu_engine, commands),
         hook=HookFiles(),
         store=store,
         staging=staging,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from worker_shim.process.port import DEAD, Tree
 
 SETTLE_S_MAX = 5.0
 SETTLE_POLL_S = 0.002
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 AT_REST = "Tt" + DEAD
 
 
@@ -39,8 +41,9 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         worker.require_claimed(order.action)
         tree = worker.require_tree()
         _require_parked(worker, tree)
-    need = holding.room_needed(tree)
     drivers = worker.drivers
+    await _require_no_device(worker, tree)
+    need = holding.room_needed(tree)
     await worker.dropped(deadline_s=deadline.left_s)
     place = drivers.staging.create(worker.job, worker.worker, order.action, need_bytes=need)
     deadline.lap("check")
@@ -80,6 +83,16 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     return Outcome(record=record, ranks=worker.ranks)
 
 
+async def _require_no_device(worker: Worker, tree: Tree) -> None:
+    """What is in a device is not in the images: it must have been saved before, and closed."""
+    if holders := await asyncio.to_thread(worker.drivers.cuda.holders, tree):
+        raise Refused(
+            f"processes {list(holders)} have a GPU open, and device memory was not saved",
+            where=worker.where,
+            advice="they began to use it after the checkpoint was asked for; try again",
+        )
+
+
 def _require_parked(worker: Worker, tree: Tree) -> None:
     moving = [rank for rank in worker.require_page().ranks(tree) if not rank.parked]
     if moving:
@@ -103,8 +116,7 @@ async def _require_whole(
             else f"the images are of process {facts.root_pid}, not of {worker.root_pid}",
             where=worker.where,
         )
-    if stats.pages_written <= 0:
-        raise DriverError("criu wrote no page of memory", where=worker.where)
+    _require_pages(worker, stats)
     before = {(process.pid, process.start_ticks) for process in tree.processes}
     changed = before ^ {(process.pid, process.start_ticks) for process in now.processes}
     moving = [process.pid for process in now.processes if process.state not in AT_REST]
@@ -113,6 +125,19 @@ async def _require_whole(
             "the worker changed while it was dumped",
             where=worker.where,
             details=(f"came or went: {sorted(changed)}", f"not stopped: {moving}"),
+        )
+
+
+def _require_pages(worker: Worker, stats: DumpStats) -> None:
+    """Images without what came out of the devices would restore, and be a lie."""
+    if stats.pages_written <= 0:
+        raise DriverError("criu wrote no page of memory", where=worker.where)
+    written = stats.pages_written * PAGE_BYTES
+    if written < worker.gpu_bytes:
+        raise DriverError(
+            f"criu wrote {written} bytes, less than the {worker.gpu_bytes} of device memory",
+            where=worker.where,
+            advice="was device memory really saved? Look at CRIU's and the kernel's log",
         )
 
 
@@ -174,6 +199,12 @@ async def _record(
         held_ms=0,
         dump_ms=stats.took_ms,
         command=worker.command,
+        gpus=node.gpus if worker.gpus else (),
+        gpu_pids=tuple(process.pid for process in worker.gpus),
+        gpu_bytes=worker.gpu_bytes,
+        gpu_driver=node.gpu_driver if worker.gpus else "",
+        cuda_version=node.cuda_version if worker.gpus else "",
+        nccl=worker.nccl,
     )
 
 

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from coordinator.core.errors import AllstopError, DriverError, NotReady
+from coordinator.core.model import Cut
+from worker_shim.agent import holding
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.cuda.port import CudaState, GpuProcess
@@ -24,9 +26,14 @@ async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     save, and DriverError for a lock that fails or runs out of time. What was locked before that
     stays so until UNDO.
     """
-    worker.require_claimed(order.action)
     tree, cuda = worker.require_tree(), worker.drivers.cuda
-    worker.gpus = await cuda.processes(tree, deadline_s=deadline.left_s)
+    if order.cut is Cut.FREEZE:
+        worker.claim(order.action)
+        await holding.check(worker, tree)
+        worker.begin_hold()
+    else:
+        worker.require_claimed(order.action)
+    worker.gpus, worker.gpu_bytes = await cuda.processes(tree, deadline_s=deadline.left_s), 0
     known = {process.pid for process in worker.gpus}
     holders = await asyncio.to_thread(cuda.holders, tree)
     if idle := [pid for pid in holders if pid not in known]:
@@ -80,12 +87,30 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.require_claimed(order.action)
     cuda = worker.drivers.cuda
     await worker.drivers.process.go_on(worker.root_pid)  # the driver's thread in it has to run
-    worker.gpus = await cuda.processes(worker.require_tree(), deadline_s=deadline.left_s)
+    found = await cuda.processes(worker.require_tree(), deadline_s=deadline.left_s)
+    worker.gpus = _in_order(worker, found)
     deadline.lap("look")
+    devices = {move.old: move.new for move in order.devices}
     for process in worker.gpus:
-        await cuda.restore(process, {}, deadline_s=deadline.left_s)
+        await cuda.restore(process, devices, deadline_s=deadline.left_s)
     deadline.lap("restore")
     return Outcome(note=f"{len(worker.gpus)} restored")
+
+
+def _in_order(worker: Worker, found: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
+    """As they were locked and saved; raises DriverError where they are not the ones of the images.
+
+    IPC inside a node wants the order of the checkpoint (NVIDIA's own demo of it says so).
+    """
+    saved = worker.restoration.record.gpu_pids if worker.restoration is not None else ()
+    by_pid = {process.pid: process for process in found}
+    if set(saved) != by_pid.keys():
+        raise DriverError(
+            f"processes {sorted(by_pid)} have GPU state; those of the images are {sorted(saved)}",
+            where=worker.where,
+            advice="does this node run the driver of the snapshot? `allstop plan` compares them",
+        )
+    return tuple(by_pid[pid] for pid in saved)
 
 
 async def unlock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
@@ -93,7 +118,8 @@ async def unlock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.require_claimed(order.action)
     for process in worker.gpus:
         await worker.drivers.cuda.unlock(process, deadline_s=deadline.left_s)
-    return Outcome(note=f"{len(worker.gpus)} unlocked")
+    count, worker.gpus = len(worker.gpus), ()
+    return Outcome(note=f"{count} unlocked")
 
 
 async def put_back(worker: Worker, deadline: Deadline) -> None:
@@ -103,7 +129,7 @@ async def put_back(worker: Worker, deadline: Deadline) -> None:
     afterwards.
     """
     trouble: list[str] = []
-    for process in worker.gpus:
+    for process in _living(worker):
         try:
             await _put_back(worker, process, deadline)
         except AllstopError as error:
@@ -134,6 +160,21 @@ async def _put_back(worker: Worker, process: GpuProcess, deadline: Deadline) -> 
             raise DriverError(f"process {process.pid} is {state}", where=worker.where)
         await step()
     raise DriverError(f"process {process.pid} does not run again", where=worker.where)
+
+
+async def seen(worker: Worker, deadline: Deadline) -> tuple[str, ...]:
+    """Processes of the present action that are off their devices, and how: "123 is locked"."""
+    told: list[str] = []
+    for process in _living(worker):
+        state = await worker.drivers.cuda.state(process, deadline_s=deadline.left_s)
+        if state is not CudaState.RUNNING:
+            told.append(f"{process.pid} is {state}")
+    return tuple(told)
+
+
+def _living(worker: Worker) -> list[GpuProcess]:
+    living = worker.tree().living
+    return [each for each in worker.gpus if (each.pid, each.start_ticks) in living]
 
 
 def _memory_bytes(worker: Worker) -> int:

@@ -10,8 +10,10 @@ from coordinator.core.model import Finding, Severity
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.programs import programs_of
 from worker_shim.agent.worker import Worker
+from worker_shim.facts import memory
 from worker_shim.process.port import Tree
 
+NO_ENGINE = "nothing here can save it; install driver 570 or newer, and `pip install allstop[gpu]`"
 ROOM_FACTOR = 1.1  # images hold what is resident, some of it twice (pages shared by forks)
 ROOM_EXTRA_BYTES = 64 << 20
 
@@ -48,11 +50,17 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     """Reads /proc, so it is for a thread."""
     findings = list(worker.drivers.process.preflight(tree))
     known = {(finding.code, finding.pid) for finding in findings}
-    for pid in worker.drivers.cuda.holders(tree):
-        if ("gpu", pid) not in known:
-            text = f"process {pid} uses a GPU, which this version cannot save; run it on CPU"
+    cuda = worker.drivers.cuda
+    holders = cuda.holders(tree)
+    worker.gpu = worker.gpu or bool(holders)
+    for pid in holders:
+        if not cuda.engine and ("gpu", pid) not in known:
+            text = f"process {pid} uses a GPU: {NO_ENGINE}"
             findings.append(Finding(Severity.REFUSE, "gpu", text, pid=pid))
     need = room_needed(tree)
+    if holders:
+        need += device_bytes(worker)
+        findings += _host_memory(worker)
     rooms = (
         ("staging_space", "staging", worker.drivers.staging.free_bytes()),
         ("store_space", "the image store", worker.drivers.store.free_bytes()),
@@ -65,6 +73,24 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
             )
             findings.append(Finding(Severity.REFUSE, code, text))
     return tuple(findings)
+
+
+def device_bytes(worker: Worker) -> int:
+    """What the node's GPUs hold, which is at least what the worker has there."""
+    gpus = worker.drivers.facts.current().gpus
+    return sum(gpu.memory_bytes - gpu.memory_free_bytes for gpu in gpus)
+
+
+def _host_memory(worker: Worker) -> list[Finding]:
+    """Device memory becomes memory of the processes, for all ranks of the node at once."""
+    need, (_, free) = device_bytes(worker), memory()
+    if need <= free:
+        return []
+    text = (
+        f"the node has {free >> 20} MiB of memory free and its GPUs hold {need >> 20} MiB, which "
+        "become memory of the ranks when they are saved; use less, or add swap"
+    )
+    return [Finding(Severity.REFUSE, "host_memory", text)]
 
 
 async def check(worker: Worker, tree: Tree) -> tuple[Finding, ...]:

@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 KEPT_MAX = 1024  # outcomes kept for orders that come again
 OVERTIME_S = 10.0  # a step ends by itself before this, since all it calls is bounded
 DEAD_MAN_S = 60.0  # how long the dead-man timer's own undo may take
+DEVICE_BACK_S = 60.0  # and for each process whose device memory has to be put back
 AGAIN_S = 5.0  # from an undo of the dead-man timer that failed to the next
 
 Step = Callable[[Worker, Order, Deadline], Awaitable[Outcome]]
@@ -252,7 +253,7 @@ class Lane:
                     worker.undone.discard(action)
                 return
             log.warning("dead-man timer ran out", worker=worker.name, action=action, held_s=held_s)
-            deadline = Deadline(DEAD_MAN_S)
+            deadline = Deadline(DEAD_MAN_S + DEVICE_BACK_S * len(worker.gpus))
             try:
                 if worker.restored_by == action:
                     outcome = await undoing.put_away(worker, action, deadline)

@@ -32,6 +32,7 @@ class ShimOptions:
     staging_dir: Path = STAGING_DIRECTORY
     state_dir: Path = STATE_DIRECTORY  # highest epoch seen
     criu: Path | None = None  # None: ALLSTOP_CRIU, then PATH
+    gpu_engine: str = "auto"  # library, program, none: see cuda/choosing
     copy_limit_bytes: int = 8 << 30  # a bigger file open for writing is kept by its size alone
     goodbye_s: float = 3.0
     metrics: str = ""  # host:port that answers Prometheus; empty: nobody does

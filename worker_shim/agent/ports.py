@@ -107,3 +107,4 @@ class Drivers:
     facts: FactsSource
     run_root: Path
     copy_limit_bytes: int = 8 << 30
+    save_before_kill: Callable[[NodeFacts], bool] = lambda facts: False  # of GPU processes

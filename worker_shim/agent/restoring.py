@@ -197,6 +197,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("restore")
     worker.adopt(root_pid, order.incarnation)
     worker.state, worker.action = "restored", order.action
+    worker.gpu, worker.nccl = bool(restoration.record.gpu_pids), restoration.record.nccl
     worker.begin_hold()
     tree = worker.tree()
     missing = sorted(set(restoration.facts.pids) - set(tree.pids))

@@ -15,6 +15,8 @@ from typing import TypeVar
 import structlog
 
 from coordinator.core.errors import AllstopError, DriverError
+from coordinator.core.failures import listed
+from worker_shim.agent import gpus
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.ports import Page
 from worker_shim.agent.worker import Worker
@@ -34,22 +36,24 @@ class Situation:
     stopped: tuple[int, ...]  # pids of its tree that are stopped
     holding: bool  # the hold flag is up
     there: bool  # it has processes
+    devices: tuple[str, ...] = ()  # processes that are off their devices, and how
 
     @property
     def free(self) -> bool:
         """Nothing holds it."""
-        return not (self.locked or self.stopped or self.holding)
+        return not (self.locked or self.stopped or self.holding or self.devices)
 
     def __str__(self) -> str:
         seen = (
             "the network lock is on" if self.locked else "",
             f"processes {list(self.stopped)} are stopped" if self.stopped else "",
             "the hold flag is up" if self.holding else "",
+            f"of its GPU processes {listed(list(self.devices))}" if self.devices else "",
         )
         return ", ".join(text for text in seen if text) or "nothing holds it"
 
 
-async def look(worker: Worker) -> Situation:
+async def look(worker: Worker, deadline: Deadline) -> Situation:
     """See how the worker stands now."""
     tree = worker.tree()
     return Situation(
@@ -57,6 +61,7 @@ async def look(worker: Worker) -> Situation:
         stopped=tuple(each.pid for each in tree.processes if each.state in ("T", "t")),
         holding=worker.page is not None and worker.page.hold != 0,
         there=bool(tree.processes),
+        devices=await gpus.seen(worker, deadline),
     )
 
 
@@ -70,10 +75,13 @@ async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
     deadline.lap("unlock")
     await worker.drivers.process.go_on(worker.root_pid)
+    deadline.lap("go on")
+    if worker.gpus:
+        await gpus.put_back(worker, deadline)
+        deadline.lap("devices")
     if worker.page is not None:
         worker.page.release()
     held_ms = worker.end_hold()
-    deadline.lap("go on")
     worker.state = "running" if worker.alive else worker.state
     return Outcome(held_ms=held_ms)
 
@@ -105,15 +113,18 @@ async def put_back(
 async def _let_go(worker: Worker, deadline: Deadline) -> None:
     trouble: list[str] = []
     drivers = worker.drivers
-    seen = await _try(look(worker), trouble)  # None: not seen, so everything may hold it
+    seen = await _try(look(worker, deadline), trouble)  # None: not seen, so everything may hold it
     if seen is None or seen.locked:
         unlocking = drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
         await _try(unlocking, trouble)
     if worker.root_pid and (seen is None or seen.stopped):
         await _try(drivers.process.go_on(worker.root_pid), trouble)
-    if worker.page is not None and (seen is None or seen.holding):
-        await _try(_lower(worker.page), trouble)
-    after = seen if seen is not None and seen.free else await _try(look(worker), trouble)
+    back = True
+    if worker.gpus and (seen is None or seen.devices):
+        back = await _try(_devices_back(worker, deadline), trouble) is not None
+    if worker.page is not None and (seen is None or seen.holding) and back:
+        await _try(_lower(worker.page), trouble)  # a rank without its device is left parked
+    after = seen if seen is not None and seen.free else await _try(look(worker, deadline), trouble)
     if after is None or not after.free:
         worker.state = "faulted"
         raise DriverError(
@@ -178,6 +189,11 @@ def _see(deleting: asyncio.Future[None]) -> None:
     """A removal that nobody waits for any more has ended."""
     if not deleting.cancelled() and (error := deleting.exception()) is not None:
         log.warning("something is left in the image store", why=str(error))
+
+
+async def _devices_back(worker: Worker, deadline: Deadline) -> bool:
+    await gpus.put_back(worker, deadline)
+    return True
 
 
 async def _lower(page: Page) -> None:

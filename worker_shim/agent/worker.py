@@ -18,6 +18,7 @@ from worker_shim.agent.leftovers import Claim
 from worker_shim.agent.ports import HOOK, LOG, PAGE, Drivers, Page
 from worker_shim.agent.recent import Recent
 from worker_shim.agent.strays import kill_strays
+from worker_shim.cuda.killing import take_off
 from worker_shim.cuda.port import GpuProcess
 from worker_shim.images.names import checked_name
 from worker_shim.images.port import Manifest
@@ -83,6 +84,8 @@ class Worker:
     dumped: dict[str, Dumped] = field(default_factory=dict)
     published: Recent = field(default_factory=Recent)
     restoration: Restoration | None = None
+    gpu: bool = False  # a process of it has had a device open since it was started
+    nccl: str = ""
     gpus: tuple[GpuProcess, ...] = ()  # in the order of lock, save and restore
     gpu_bytes: int = 0  # device memory that GPU_SAVE brought into its processes
     restored_by: str = ""  # the restore that has killed the old tree and made the present one
@@ -161,6 +164,7 @@ class Worker:
         """
         self.take_directory()
         self.workers, self.command, self.state = spec.workers, tuple(spec.argv), "starting"
+        self.gpu, self.gpus = False, ()
         self.page, additions, notes = self.drivers.hook.install(
             self.directory, spec.env, worker=self.worker, slots=spec.slots
         )
@@ -228,6 +232,9 @@ class Worker:
         """End every process of it and wait until they are gone; no error when there are none."""
         self.ending = True
         root, watching = self.root_pid, self.watching
+        if root and self.gpu and self.drivers.save_before_kill(self.drivers.facts.current()):
+            go_on = partial(self.drivers.process.go_on, root)
+            await take_off(self.drivers.cuda, self.tree(), go_on, deadline_s=deadline_s / 2)
         if root:
             await self.drivers.process.kill(root, deadline_s=deadline_s)
         if watching is not None:
@@ -325,6 +332,8 @@ class Worker:
             command=self.command,
             exit_code=self.exit_code,
             action=self.action,
+            gpu=self.gpu,
+            nccl=self.nccl,
         )
 
     @property

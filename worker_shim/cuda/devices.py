@@ -6,7 +6,8 @@ import os
 
 from worker_shim.process.port import Tree
 
-DEVICE_PREFIX = "/dev/nvidia"
+PREFIX_VARIABLE = "ALLSTOP_NVIDIA_DEVICES"  # where a container has them under another name
+DEVICE_PREFIX = os.environ.get(PREFIX_VARIABLE, "/dev/nvidia")
 
 
 def holders(tree: Tree, prefix: str = DEVICE_PREFIX) -> tuple[int, ...]:

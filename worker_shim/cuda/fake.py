@@ -33,6 +33,7 @@ class FakeCuda:
     faults: dict[str, int] = field(default_factory=dict)  # result of a call by its name
     hangs: set[str] = field(default_factory=set)  # calls that never end
     done: list[tuple[str, int]] = field(default_factory=list)  # calls that did something, in order
+    engine: str = "fake"
 
     def holders(self, tree: Tree) -> tuple[int, ...]:
         """Those of the tree that are not CHECKPOINTED."""

@@ -38,7 +38,8 @@ def main() -> int:
 
 def answer(fields: dict[str, Any]) -> None:
     """Write one line."""
-    print(json.dumps(fields), flush=True)
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
 
 
 class Calls:

@@ -36,6 +36,8 @@ class LibraryCuda:
     A call that is not answered may have been carried out: its error is not definite.
     """
 
+    engine = "library"
+
     def __init__(
         self,
         *,

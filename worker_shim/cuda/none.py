@@ -13,6 +13,8 @@ from worker_shim.process.port import Tree
 class NoCuda:
     """Says why whatever has a device open cannot be saved here."""
 
+    engine = ""
+
     def __init__(self, why: str = "this node has no CUDA driver") -> None:
         """`why` goes into every refusal."""
         self._why = why

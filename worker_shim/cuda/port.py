@@ -45,6 +45,8 @@ class CudaDriver(Protocol):
     pid another one has, is named.
     """
 
+    engine: str  # library, program; empty: it can do nothing
+
     def holders(self, tree: Tree) -> tuple[int, ...]:
         """Pids of the tree that have an NVIDIA device open, GPU state or not. Does not block."""
 

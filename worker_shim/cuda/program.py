@@ -31,6 +31,8 @@ _NO_CUDA = ("none", "-1", "0", "")
 class ProgramCuda:
     """Holds nothing between calls but what the program can do."""
 
+    engine = "program"
+
     def __init__(
         self, commands: Commands, program: str | Path, *, device_prefix: str = devices.DEVICE_PREFIX
     ) -> None:

@@ -199,7 +199,7 @@ class OrderResults(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[OrderResult, _Mapping]]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("epoch", "job", "worker", "action", "phase", "deadline_ms", "hold_ms", "traceparent", "hold", "park", "dump", "resume", "persist", "stop", "undo", "fetch", "clear", "restore", "release", "gpu_restore")
+    __slots__ = ("epoch", "job", "worker", "action", "phase", "deadline_ms", "hold_ms", "traceparent", "hold", "park", "dump", "resume", "persist", "stop", "undo", "fetch", "clear", "restore", "release", "gpu_restore", "gpu_lock")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,7 @@ class Order(_message.Message):
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     GPU_RESTORE_FIELD_NUMBER: _ClassVar[int]
+    GPU_LOCK_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     job: str
     worker: int
@@ -240,7 +241,8 @@ class Order(_message.Message):
     restore: RestoreOrder
     release: ReleaseOrder
     gpu_restore: GpuRestoreOrder
-    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., deadline_ms: _Optional[int] = ..., hold_ms: _Optional[int] = ..., traceparent: _Optional[str] = ..., hold: _Optional[_Union[HoldOrder, _Mapping]] = ..., park: _Optional[_Union[ParkOrder, _Mapping]] = ..., dump: _Optional[_Union[DumpOrder, _Mapping]] = ..., resume: _Optional[_Union[ResumeOrder, _Mapping]] = ..., persist: _Optional[_Union[PersistOrder, _Mapping]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., undo: _Optional[_Union[UndoOrder, _Mapping]] = ..., fetch: _Optional[_Union[FetchOrder, _Mapping]] = ..., clear: _Optional[_Union[ClearOrder, _Mapping]] = ..., restore: _Optional[_Union[RestoreOrder, _Mapping]] = ..., release: _Optional[_Union[ReleaseOrder, _Mapping]] = ..., gpu_restore: _Optional[_Union[GpuRestoreOrder, _Mapping]] = ...) -> None: ...
+    gpu_lock: GpuLockOrder
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., deadline_ms: _Optional[int] = ..., hold_ms: _Optional[int] = ..., traceparent: _Optional[str] = ..., hold: _Optional[_Union[HoldOrder, _Mapping]] = ..., park: _Optional[_Union[ParkOrder, _Mapping]] = ..., dump: _Optional[_Union[DumpOrder, _Mapping]] = ..., resume: _Optional[_Union[ResumeOrder, _Mapping]] = ..., persist: _Optional[_Union[PersistOrder, _Mapping]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., undo: _Optional[_Union[UndoOrder, _Mapping]] = ..., fetch: _Optional[_Union[FetchOrder, _Mapping]] = ..., clear: _Optional[_Union[ClearOrder, _Mapping]] = ..., restore: _Optional[_Union[RestoreOrder, _Mapping]] = ..., release: _Optional[_Union[ReleaseOrder, _Mapping]] = ..., gpu_restore: _Optional[_Union[GpuRestoreOrder, _Mapping]] = ..., gpu_lock: _Optional[_Union[GpuLockOrder, _Mapping]] = ...) -> None: ...
 
 class HoldOrder(_message.Message):
     __slots__ = ("cut", "world_size")
@@ -309,6 +311,12 @@ class RestoreOrder(_message.Message):
     incarnation: int
     workers: int
     def __init__(self, record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., addresses: _Optional[_Iterable[_Union[_records_pb2.AddressMove, _Mapping]]] = ..., incarnation: _Optional[int] = ..., workers: _Optional[int] = ...) -> None: ...
+
+class GpuLockOrder(_message.Message):
+    __slots__ = ("cut",)
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    cut: _records_pb2.Cut
+    def __init__(self, cut: _Optional[_Union[_records_pb2.Cut, str]] = ...) -> None: ...
 
 class GpuRestoreOrder(_message.Message):
     __slots__ = ("devices",)

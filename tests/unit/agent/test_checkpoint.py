@@ -70,12 +70,11 @@ async def test_stop_ends_the_worker_where_it_stands(rig: Rig) -> None:
     assert not any(message.HasField("exited") for message in rig.sent)
 
 
-async def test_gpu_phases_say_that_there_is_none(rig: Rig) -> None:
+async def test_gpu_phases_of_a_worker_without_devices_do_nothing(rig: Rig) -> None:
     await rig.to("PARK")
-    assert "no GPU" in (await rig.done("GPU_LOCK")).note
-    rig.cuda.pids = (RANK,)
-    refused = await rig.order("GPU_SAVE")
-    assert (refused.failure.kind, refused.failure.definite) == ("NotReady", True)
+    assert (await rig.done("GPU_LOCK", cut="CUT_STEP")).note == "0 locked"
+    assert (await rig.done("GPU_SAVE")).note.startswith("0 bytes")
+    assert rig.cuda.done == []
 
 
 async def test_a_finding_that_refuses_holds_nothing(rig: Rig) -> None:

@@ -91,7 +91,7 @@ async def test_undo_waits_for_a_dump(rig: Rig) -> None:
 
 async def test_what_waits_behind_a_dump_is_not_begun_after_an_undo(rig: Rig) -> None:
     gate = await rig.in_dump()
-    waiting, undoing = rig.give("GPU_LOCK"), rig.give("UNDO")
+    waiting, undoing = rig.give("GPU_LOCK", cut="CUT_STEP"), rig.give("UNDO")
     gate.set()
     assert (await rig.answer("GPU_LOCK", waiting)).failure.kind == "AttemptFailed"
     await rig.answer("UNDO", undoing)

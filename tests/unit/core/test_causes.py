@@ -84,10 +84,13 @@ def test_an_attempt_is_given_up(world: World, phase: Phase, cause: Cause) -> Non
     assert told(decided) == alive
     assert state(world) is S.ABORTING
     assert not [c for c in decided if isinstance(c, commands.CommitSnapshot)]
-    world.tick(world.policy.undo_s)  # nobody answers
+    undo_s = world.policy.with_devices().undo_s
+    world.tick(undo_s - 1)
+    assert state(world) is S.ABORTING, "device memory takes its time to be put back"
+    world.tick(1)  # nobody answers
     took_s = world.now - began
     assert state(world) is S.ABORTED
-    assert took_s <= getattr(world.policy, DEADLINES[phase]) + world.policy.undo_s
+    assert took_s <= getattr(world.policy, DEADLINES[phase]) + undo_s
     reason = record(world).reason
     assert reason.startswith(f"given up in {phase}: ")
     assert all(name in reason for name in ABOUT[cause]), reason

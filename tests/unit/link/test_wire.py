@@ -6,7 +6,7 @@ from allstop.v1 import records_pb2, shim_pb2
 from coordinator.codec import to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import BadRequest
-from coordinator.core.model import AddressMove, Cut, Endpoint, Phase
+from coordinator.core.model import AddressMove, Cut, Endpoint, GpuMove, Phase
 from coordinator.link import wire
 from tests.support.fake_node import facts_of
 from tests.support.fake_shim import FakeShim
@@ -69,6 +69,7 @@ async def test_every_order_is_whole(phase: Phase) -> None:
         record=record,
         addresses=(AddressMove("10.0.0.1", "10.0.0.2"),),
         connections=(Endpoint("10.0.0.2", 1, "10.0.0.3", 2),),
+        devices=(GpuMove("GPU-1", "GPU-2"),),
     )
     sent = wire.order_message(order).order
     assert (sent.epoch, sent.job, sent.worker, sent.action) == (7, "llm", 1, "llm-1")
@@ -78,6 +79,8 @@ async def test_every_order_is_whole(phase: Phase) -> None:
         Phase.HOLD: lambda: (sent.hold.cut, sent.hold.world_size) == (records_pb2.CUT_FREEZE, 4),
         Phase.PARK: lambda: sent.park.target == 42,
         Phase.DUMP: lambda: sent.dump.cut == records_pb2.CUT_FREEZE,
+        Phase.GPU_LOCK: lambda: sent.gpu_lock.cut == records_pb2.CUT_FREEZE,
+        Phase.GPU_RESTORE: lambda: sent.gpu_restore.devices[0].new == "GPU-2",
         Phase.UNDO: lambda: (
             (sent.undo.reason, sent.undo.kill, sent.undo.keep) == ("because", True, True)
         ),
@@ -92,7 +95,7 @@ async def test_every_order_is_whole(phase: Phase) -> None:
         ),
     }
     detail = sent.WhichOneof("detail")
-    if phase.value.startswith("GPU_"):
+    if phase in (Phase.GPU_SAVE, Phase.GPU_UNLOCK):
         assert detail is None
     else:
         assert detail == phase.value.lower()

@@ -1,0 +1,292 @@
+"""The GPU phases over fake drivers: what is done in which order, and how each is undone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.core.model import Gpu, GpuMove
+from tests.unit.agent.fakes import RANK, ROOT
+from tests.unit.agent.rig import Rig
+from worker_shim.agent import gpus
+from worker_shim.cuda.fake import Held
+from worker_shim.cuda.none import NoCuda
+from worker_shim.cuda.port import CudaState
+
+S = CudaState
+GIB = 1 << 30
+OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
+TO_SAVED = ("GPU_LOCK", "GPU_SAVE")
+
+
+@pytest.fixture
+def gpu(rig: Rig) -> Rig:
+    """Root and rank of the worker use a device each."""
+    rig.cuda.held = {ROOT: Held("GPU-0"), RANK: Held("GPU-1")}
+    return rig
+
+
+def states(rig: Rig) -> list[CudaState]:
+    return [rig.cuda.held[pid].state for pid in (ROOT, RANK)]
+
+
+async def saved(rig: Rig, action: str = "a1") -> None:
+    await rig.to("PARK", action)
+    for phase in TO_SAVED:
+        await rig.done(phase, action, **({"cut": "CUT_STEP"} if phase == "GPU_LOCK" else {}))
+
+
+async def test_there_and_back(gpu: Rig) -> None:
+    await saved(gpu)
+    assert states(gpu) == [S.CHECKPOINTED] * 2
+    assert gpu.process.state == "S", "the driver needs the processes to run"
+    dumped = await gpu.done("DUMP", cut="CUT_STEP")
+    assert gpu.process.state == "T"
+    assert list(dumped.record.gpu_pids) == [ROOT, RANK]
+    await gpu.done("RESUME")
+    assert states(gpu) == [S.RUNNING] * 2
+    assert gpu.free() or gpu.worker.dumped
+    one_by_one = [(call, pid) for call in ("lock", "checkpoint") for pid in (ROOT, RANK)]
+    back = [(call, pid) for pid in (ROOT, RANK) for call in ("restore", "unlock")]
+    assert gpu.cuda.done == one_by_one + back
+
+
+async def test_the_coordinator_is_told_that_devices_are_in_use(gpu: Rig) -> None:
+    await gpu.agent.report()
+    assert gpu.worker.report().gpu
+    gpu.cuda.held.clear()
+    await gpu.agent.report()
+    assert gpu.worker.report().gpu, "a device that was in use once may be so again"
+
+
+async def test_no_dump_while_a_device_is_open(gpu: Rig) -> None:
+    await gpu.to("PARK")
+    refused = (await gpu.order("DUMP", cut="CUT_STEP")).failure
+    assert (refused.kind, "device memory was not saved" in refused.what) == ("Refused", True)
+    assert "dump" not in gpu.images.calls
+    await gpu.done("UNDO", reason="x")
+    assert gpu.free()
+
+
+async def test_a_frozen_job_is_locked_before_it_is_stopped(gpu: Rig) -> None:
+    await gpu.done("GPU_LOCK", cut="CUT_FREEZE")
+    assert gpu.worker.action == "a1"
+    await gpu.done("GPU_SAVE")
+    await gpu.done("DUMP", cut="CUT_FREEZE")
+    await gpu.done("UNDO", reason="x")
+    assert states(gpu) == [S.RUNNING] * 2
+    assert gpu.free()
+
+
+# -- undo ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", ["GPU_LOCK", "GPU_SAVE", "DUMP"])
+@pytest.mark.parametrize("by", ["order", "timer"])
+async def test_undo_from_each_phase(gpu: Rig, last: str, by: str) -> None:
+    await gpu.to("PARK")
+    for phase in ("GPU_LOCK", "GPU_SAVE", "DUMP"):
+        hold_s = 0.2 if (by, phase) == ("timer", last) else 0.0
+        detail: dict[str, Any] = {} if phase == "GPU_SAVE" else {"cut": "CUT_STEP"}
+        before = len(gpu.sent)
+        await gpu.done(phase, hold_s=hold_s, **detail)
+        if phase == last:
+            break
+    if by == "order":
+        await gpu.done("UNDO", reason="x")
+    else:
+        undone = await gpu.answer("UNDO", before)
+        assert not undone.HasField("failure")
+    assert states(gpu) == [S.RUNNING] * 2
+    assert gpu.free()
+    calls = gpu.process.calls
+    assert last != "DUMP" or calls.index("go_on") > calls.index("stop")
+
+
+async def test_a_lock_that_fails_half_way_is_undone_for_those_that_are_locked(gpu: Rig) -> None:
+    await gpu.to("PARK")
+    gpu.cuda.held[RANK].working = True
+    late = (await gpu.order("GPU_LOCK", cut="CUT_STEP", deadline_s=2.5)).failure
+    assert "NOT_READY" in late.what
+    assert states(gpu) == [S.LOCKED, S.RUNNING]
+    await gpu.done("UNDO", reason="x")
+    assert states(gpu) == [S.RUNNING] * 2
+    assert gpu.free()
+
+
+async def test_a_device_that_cannot_be_put_back_faults_the_worker_and_leaves_it_parked(
+    gpu: Rig,
+) -> None:
+    await saved(gpu)
+    gpu.cuda.faults["restore"] = OUT_OF_MEMORY
+    failed = (await gpu.order("UNDO", reason="x")).failure
+    assert f"{ROOT} is checkpointed, {RANK} is checkpointed" in failed.what
+    assert gpu.worker.state == "faulted"
+    assert gpu.page.hold != 0
+
+
+async def test_one_that_is_lost_does_not_keep_the_others_from_their_devices(gpu: Rig) -> None:
+    await saved(gpu)
+    gpu.cuda.held[ROOT].state = S.FAILED
+    failed = (await gpu.order("UNDO", reason="x")).failure
+    assert f"{ROOT} is failed" in failed.what
+    assert states(gpu) == [S.FAILED, S.RUNNING]
+
+
+async def test_an_undo_that_hangs_is_bounded_and_tried_again(gpu: Rig) -> None:
+    await saved(gpu)
+    gpu.cuda.hangs.add("restore")
+    failed = (await gpu.order("UNDO", reason="x", deadline_s=0.4)).failure
+    assert not failed.definite
+    gpu.cuda.hangs.clear()
+    await gpu.done("UNDO", reason="x", epoch=2)
+    assert states(gpu) == [S.RUNNING] * 2
+    assert gpu.free()
+
+
+# -- what is checked -------------------------------------------------------------------------------
+
+
+async def test_a_device_left_open_after_the_save_is_found(gpu: Rig) -> None:
+    await gpu.to("PARK")
+    await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    holders = gpu.cuda.holders
+    gpu.cuda.holders = lambda tree: (RANK,)  # type: ignore[method-assign]
+    refused = (await gpu.order("GPU_SAVE")).failure
+    assert f"[{RANK}] still have a GPU open" in refused.what
+    gpu.cuda.holders = holders  # type: ignore[method-assign]
+    await gpu.done("UNDO", reason="x")
+    assert states(gpu) == [S.RUNNING] * 2
+
+
+async def test_a_forked_child_that_only_holds_the_device_is_named(gpu: Rig) -> None:
+    await gpu.to("PARK")
+    gpu.cuda.processes = _only_root(gpu)  # type: ignore[method-assign]
+    refused = (await gpu.order("GPU_LOCK", cut="CUT_STEP")).failure
+    assert f"processes [{RANK}] have a GPU open and no state on it" in refused.what
+    assert "DataLoader" in refused.advice
+
+
+def _only_root(rig: Rig) -> Any:
+    real = rig.cuda.processes
+
+    async def processes(tree: Any, *, deadline_s: float) -> Any:
+        return tuple(p for p in await real(tree, deadline_s=deadline_s) if p.pid == ROOT)
+
+    return processes
+
+
+async def test_images_without_the_device_memory_are_a_lie(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gpu.to("PARK")
+    await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    grown = iter((0, GIB))
+    monkeypatch.setattr(gpus, "_memory_bytes", lambda worker: next(grown))
+    await gpu.done("GPU_SAVE")
+    lie = (await gpu.order("DUMP", cut="CUT_STEP")).failure
+    assert f"less than the {GIB} of device memory" in lie.what
+    gpu.images.pages = GIB // 4096
+    await gpu.done("UNDO", reason="x")
+    await gpu.to("PARK", "a2")
+    await gpu.done("GPU_LOCK", "a2", cut="CUT_STEP")
+    grown = iter((0, GIB))
+    await gpu.done("GPU_SAVE", "a2")
+    assert (await gpu.done("DUMP", "a2", cut="CUT_STEP")).record.gpu_bytes == GIB
+
+
+async def test_memory_for_what_is_in_the_devices_is_checked_before_a_hold(gpu: Rig) -> None:
+    huge = Gpu(0, "GPU-0", "any", 1 << 50, 0, "0")
+    gpu.probe._facts = replace(gpu.probe.current(), gpus=(huge,))
+    refused = (await gpu.order("HOLD", cut="CUT_STEP")).failure
+    assert any(detail.startswith("host_memory") for detail in refused.details)
+    assert any(detail.startswith("staging_space") for detail in refused.details)
+    assert gpu.page.raised == []
+
+
+async def test_without_an_engine_gpu_ranks_are_refused(rig: Rig, tmp_path: Path) -> None:
+    class Seen(NoCuda):
+        def holders(self, tree: Any) -> tuple[int, ...]:
+            return (RANK,)
+
+    object.__setattr__(rig.drivers, "cuda", Seen())
+    refused = (await rig.order("HOLD", cut="CUT_STEP")).failure
+    assert "gpu" in refused.details[0]
+    assert "570" in refused.what
+
+
+# -- restore ---------------------------------------------------------------------------------------
+
+
+async def snapshot(rig: Rig) -> Any:
+    await saved(rig)
+    await rig.done("DUMP", cut="CUT_STEP")
+    await rig.done("RESUME")
+    return await rig.done("PERSIST")
+
+
+async def restored(rig: Rig) -> Any:
+    stored = await snapshot(rig)
+    for held in rig.cuda.held.values():
+        held.state = S.CHECKPOINTED
+    rig.cuda.done.clear()
+    await rig.back_to("RESTORE", stored)
+    return stored.record
+
+
+async def test_a_restore_uses_the_map_and_nothing_runs_before_the_release(gpu: Rig) -> None:
+    record = await restored(gpu)
+    assert list(record.gpu_pids) == [ROOT, RANK]
+    devices = (GpuMove("GPU-0", "GPU-8"), GpuMove("GPU-1", "GPU-9"))
+    await gpu.done("GPU_RESTORE", "r1", devices=devices)
+    assert states(gpu) == [S.LOCKED] * 2
+    assert [gpu.cuda.held[pid].device for pid in (ROOT, RANK)] == ["GPU-8", "GPU-9"]
+    assert gpu.page.hold != 0, "ranks stay parked while the driver works in them"
+    await gpu.done("GPU_UNLOCK", "r1")
+    assert gpu.page.hold != 0
+    await gpu.done("RELEASE", "r1")
+    assert states(gpu) == [S.RUNNING] * 2
+    assert gpu.worker.report().gpu
+
+
+async def test_a_map_that_misses_a_device_fails_the_restore(gpu: Rig) -> None:
+    await restored(gpu)
+    failed = await gpu.order("GPU_RESTORE", "r1", devices=(GpuMove("GPU-0", "GPU-8"),))
+    assert "INVALID_VALUE" in failed.failure.what
+    await gpu.done("UNDO", "r1", reason="x", kill=True)
+    assert gpu.worker.state == ""
+
+
+async def test_other_processes_than_those_of_the_images_are_named(gpu: Rig) -> None:
+    await restored(gpu)
+    del gpu.cuda.held[RANK]
+    failed = await gpu.order("GPU_RESTORE", "r1")
+    assert f"[{ROOT}] have GPU state; those of the images are [{ROOT}, {RANK}]" in (
+        failed.failure.what
+    )
+
+
+# -- killing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_a_process_is_taken_off_its_device_before_it_is_killed_where_that_is_needed(
+    gpu: Rig, hangs: bool
+) -> None:
+    object.__setattr__(gpu.drivers, "save_before_kill", lambda facts: hangs)
+    await gpu.agent.report()
+    await gpu.worker.kill(deadline_s=5)
+    calls = ["lock", "checkpoint"] if hangs else []
+    assert gpu.cuda.done == [(call, pid) for pid in (ROOT, RANK) for call in calls]
+
+
+async def test_a_driver_that_hangs_does_not_save_a_worker_from_its_end(gpu: Rig) -> None:
+    object.__setattr__(gpu.drivers, "save_before_kill", lambda facts: True)
+    await gpu.agent.report()
+    gpu.cuda.hangs.add("lock")
+    await gpu.worker.kill(deadline_s=0.4)
+    assert gpu.process.state == ""
+    gpu.cuda.faults["state"] = OPERATING_SYSTEM
