@@ -44,6 +44,11 @@ class Attempt(Action[AttemptState]):
     cut_recorded: bool = False  # PERSISTING was put: a new leader goes on from there
     snapshot: Snapshot | None = None
 
+    def finds_devices(self) -> None:
+        """A rank began to use one after the last report before the attempt."""
+        if not self.gpu:
+            self.gpu, self.policy = True, self.policy.with_devices()
+
     @property
     def pause_ms(self) -> int:
         """How long the worker that stood still longest did, as far as known."""

@@ -136,6 +136,7 @@ class Held(OrderAnswered):
 
     ranks: tuple[RankState, ...]
     findings: tuple[Finding, ...] = ()
+    gpu: bool = False  # a process of it has a device open
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,8 @@ def on_held(a: Attempt, event: Held, now: float) -> list[Command]:
     except AllstopError as error:
         return aborting.abort_for(a, error, now)
     a.answers[event.worker] = event.ranks
+    if event.gpu:
+        a.finds_devices()
     sent.take(event.worker)
     if not sent.complete:
         return a.progress(sent, now)

@@ -268,7 +268,7 @@ def _worker_record(result: shim_pb2.OrderResult) -> WorkerRecord:
 
 _ANSWER: dict[Phase, _Answer] = {
     Phase.HOLD: lambda at, result: events.Held(
-        *at, ranks=_ranks(result), findings=_findings(result)
+        *at, ranks=_ranks(result), findings=_findings(result), gpu=result.gpu
     ),
     Phase.PARK: lambda at, result: events.Parked(*at, ranks=_ranks(result)),
     Phase.GPU_LOCK: lambda at, result: events.GpuLocked(*at),

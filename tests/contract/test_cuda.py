@@ -209,7 +209,7 @@ async def test_what_is_in_device_memory_moves_with_the_process(real: Target) -> 
     assert rank is not None
     await real.lock()
     await real.checkpoint()
-    await real.restore({UUIDS[0]: UUIDS[1]})
+    await real.restore({UUIDS[0]: UUIDS[1], UUIDS[1]: UUIDS[0]})
     await real.unlock()
     assert await asyncio.to_thread(rank.ask, "read weights") == "abc"
     await real.driver.close()

@@ -12,10 +12,20 @@ from coordinator.core.model import (
     RestoreState,
     Snapshot,
 )
+from tests.support.core_shims import DEVICE_AFTER, Worker
 from tests.support.core_world import World
 
 AFTER_CUT = (Phase.RESUME, Phase.PERSIST)
 BEFORE_CUT = (Phase.HOLD, Phase.PARK, Phase.GPU_LOCK, Phase.GPU_SAVE, Phase.DUMP)
+
+DEVICES_BEFORE = {
+    Phase.GPU_LOCK: "used",
+    Phase.GPU_SAVE: "locked",
+    Phase.DUMP: "saved",
+    Phase.GPU_RESTORE: "saved",
+    Phase.GPU_UNLOCK: "locked",
+    Phase.RELEASE: "used",
+}
 
 
 class Invariants:
@@ -45,6 +55,8 @@ class Invariants:
         phase, action = order.phase, order.action
         assert order.epoch == self.world.epoch, "5: no order of an old leader"
         assert order.deadline_s > 0, "7: nothing waits without a deadline"
+        if phase in DEVICES_BEFORE:
+            self.see_devices(order)
         if phase in BEFORE_CUT:
             assert action in self.world.attempts, f"{phase} before the attempt is recorded"
             assert action not in self.cuts, f"{phase} after the cut"
@@ -61,6 +73,34 @@ class Invariants:
         elif phase is Phase.UNDO and not order.kill:
             kept = order.keep or action not in self.world.snapshots
             assert kept, "1: the images of a snapshot are deleted"
+
+    def see_devices(self, order: commands.SendOrder) -> None:
+        """What all workers with devices must have behind them before one of them is ordered this.
+
+        A lock drains what was submitted: with one rank of a collective locked, and another that has
+        not come to rest, neither would end.
+        """
+        wanted = DEVICES_BEFORE[order.phase]
+        for worker in self._members(order):
+            if not worker.gpu:
+                continue
+            at_rest = worker.parked or order.cut is Cut.FREEZE
+            assert at_rest, f"{order.phase} while worker {worker.worker} is not at rest"
+            # a barrier lets nobody ahead, and whoever has done it already is of the same round
+            ahead = DEVICE_AFTER.get(order.phase, wanted)
+            assert worker.device in (wanted, ahead), (
+                f"{order.phase} while worker {worker.worker} is {worker.device}"
+            )
+
+    def _members(self, order: commands.SendOrder) -> list[Worker]:
+        attempt = self.world.attempts.get(order.action)
+        if attempt is not None:
+            places = list(enumerate(attempt.nodes))
+        else:
+            plan = self.world.restores[order.action].plan
+            places = [(place.worker, place.to_node) for place in plan.placements]
+        found = (self.world.nodes[n].workers.get((order.job, w)) for w, n in places)
+        return [worker for worker in found if worker is not None]
 
     def see_cut(self, order: commands.SendOrder) -> None:
         """With the first order after the cut every member is held, unmoved since its dump."""

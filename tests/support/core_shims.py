@@ -30,6 +30,12 @@ OF_DEVICES: dict[Phase, type[events.OrderAnswered]] = {
     Phase.GPU_UNLOCK: events.GpuUnlocked,
 }
 NEEDS_HOLD = frozenset({Phase.PARK, Phase.GPU_LOCK, Phase.GPU_SAVE, Phase.DUMP})
+DEVICE_AFTER = {
+    Phase.GPU_LOCK: "locked",
+    Phase.GPU_SAVE: "saved",
+    Phase.GPU_RESTORE: "locked",
+    Phase.GPU_UNLOCK: "used",
+}
 
 
 def facts(node: str, **changes: object) -> NodeFacts:
@@ -76,6 +82,7 @@ class Worker:
     incarnation: int = 0
     findings: tuple[Finding, ...] = ()
     gpu: bool = False
+    device: str = "used"  # used, locked, saved
     nccl: str = ""
     connections: tuple[Endpoint, ...] = ()
     held_by: str = ""
@@ -115,6 +122,7 @@ class Worker:
     def let_go(self) -> None:
         """It runs again."""
         self.held_by, self.held_until, self.parked, self.state = "", NEVER, False, "running"
+        self.device = "used"
         self.moves += 1
 
 
@@ -186,7 +194,7 @@ class Node:
         if phase is Phase.PERSIST and order.action not in worker.dumped:
             return self.fail(order, "nothing is staged")
         if phase is Phase.HOLD:
-            return events.Held(*place, worker.ranks, worker.findings)
+            return events.Held(*place, worker.ranks, worker.findings, worker.gpu)
         if phase is Phase.PARK:
             worker.boundaries = dict.fromkeys(worker.boundaries, order.target)
             worker.parked = True
@@ -197,6 +205,7 @@ class Node:
         if phase is Phase.PERSIST:
             return events.Persisted(*place, self.record(worker, order.action, stored=True))
         if phase in OF_DEVICES:
+            worker.device = DEVICE_AFTER[phase]
             return OF_DEVICES[phase](*place)
         return self._let_run(worker, phase, place)
 
@@ -242,6 +251,7 @@ class Node:
             parked=True,
             restored_by=order.action,
             gpu=bool(order.record.gpu_pids),
+            device="saved" if order.record.gpu_pids else "used",
         )
         addresses = {move.old: move.new for move in order.addresses}
         made.connections = tuple(moved(end, addresses) for end in order.record.connections)

@@ -1,4 +1,4 @@
-"""A node with fake devices: the daemon, ranks that use them, and either way to the driver."""
+"""A node with fake devices, ranks that use them, and either way to the driver."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.fakes.gpu.build import build
+from tests.fakes.gpu.device import Devices
 from worker_shim.cuda.library import LibraryCuda
 from worker_shim.cuda.port import CudaDriver, GpuProcess
 from worker_shim.cuda.program import ProgramCuda
@@ -62,17 +63,12 @@ class Rank:
 
 @dataclass
 class GpuNode:
-    """A daemon and what belongs to it."""
+    """Devices and the ranks that use them."""
 
     folder: Path
     programs: Path
     devices: Mapping[str, int]
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    @property
-    def socket(self) -> Path:
-        """Where the daemon listens."""
-        return self.folder / "daemon"
 
     @property
     def faults(self) -> Path:
@@ -84,23 +80,14 @@ class GpuNode:
         """What whoever calls the driver needs."""
         return {
             "LD_LIBRARY_PATH": str(self.programs),
-            "FAKE_GPU_SOCKET": str(self.socket),
+            "FAKE_GPU_PLACE": str(self.folder),
             "FAKE_GPU_FAULT": str(self.faults),
         }
-
-    def start(self) -> None:
-        """Start the daemon."""
-        self.folder.mkdir(exist_ok=True)
-        for number in range(len(self.devices)):
-            (self.folder / f"nvidia{number}").touch()
-        pairs = [f"{uuid}={size}" for uuid, size in self.devices.items()]
-        self._run("tests.fakes.gpu.daemon", str(self.socket), *pairs)
 
     def rank(self, number: int = 0) -> Rank:
         """A process that uses the device of that number."""
         device = list(self.devices)[number]
-        file = self.folder / f"nvidia{number}"
-        return Rank(self._run("tests.fakes.gpu.rank", str(self.socket), device, str(file)))
+        return Rank(self._run("tests.fakes.gpu.rank", str(self.folder), device))
 
     def _run(self, module: str, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -128,16 +115,16 @@ class GpuNode:
 @contextmanager
 def gpu_node(folder: Path, devices: Mapping[str, int]) -> Iterator[GpuNode]:
     """A node with devices of these sizes."""
-    made = GpuNode(folder, _built(), devices)
+    made = GpuNode(folder, built(), devices)
     try:
-        made.start()
+        Devices.make(folder, dict(devices))
         yield made
     finally:
         made.close()
 
 
 @cache
-def _built() -> Path:
+def built() -> Path:
     """The driver and its program, compiled once."""
     folder = Path(tempfile.mkdtemp(prefix="allstop-fake-gpu-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -139,7 +139,7 @@ async def hold(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("flag")
     worker.state = "held"
     worker.ranks = worker.held_ranks = page.ranks(tree)
-    return Outcome(ranks=worker.ranks, findings=findings)
+    return Outcome(ranks=worker.ranks, findings=findings, gpu=worker.gpu)
 
 
 async def park(worker: Worker, order: Order, deadline: Deadline) -> Outcome:

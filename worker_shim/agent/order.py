@@ -72,6 +72,7 @@ class Outcome:
     took_ms: int = 0
     laps: tuple[Lap, ...] = ()
     arrivals: tuple[Arrival, ...] = ()  # PARK: when each rank was parked
+    gpu: bool = False  # HOLD: a process of it has an NVIDIA device open
 
 
 @dataclass

@@ -81,6 +81,7 @@ def result_message(order: Order, outcome: Outcome) -> shim_pb2.ShimMessage:
         held_ms=outcome.held_ms,
         root_pid=outcome.root_pid,
         note=outcome.note,
+        gpu=outcome.gpu,
         laps=[to_proto(lap) for lap in outcome.laps],
         arrivals=[to_proto(arrival) for arrival in outcome.arrivals],
     )

@@ -329,7 +329,7 @@ class ReleaseOrder(_message.Message):
     def __init__(self) -> None: ...
 
 class OrderResult(_message.Message):
-    __slots__ = ("epoch", "job", "worker", "action", "phase", "took_ms", "failure", "ranks", "findings", "record", "held_ms", "root_pid", "note", "laps", "arrivals")
+    __slots__ = ("epoch", "job", "worker", "action", "phase", "took_ms", "failure", "ranks", "findings", "record", "held_ms", "root_pid", "note", "laps", "arrivals", "gpu")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +345,7 @@ class OrderResult(_message.Message):
     NOTE_FIELD_NUMBER: _ClassVar[int]
     LAPS_FIELD_NUMBER: _ClassVar[int]
     ARRIVALS_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     job: str
     worker: int
@@ -360,4 +361,5 @@ class OrderResult(_message.Message):
     note: str
     laps: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lap]
     arrivals: _containers.RepeatedCompositeFieldContainer[_records_pb2.Arrival]
-    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., took_ms: _Optional[int] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_records_pb2.RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[_records_pb2.Finding, _Mapping]]] = ..., record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., held_ms: _Optional[int] = ..., root_pid: _Optional[int] = ..., note: _Optional[str] = ..., laps: _Optional[_Iterable[_Union[_records_pb2.Lap, _Mapping]]] = ..., arrivals: _Optional[_Iterable[_Union[_records_pb2.Arrival, _Mapping]]] = ...) -> None: ...
+    gpu: bool
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., took_ms: _Optional[int] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_records_pb2.RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[_records_pb2.Finding, _Mapping]]] = ..., record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., held_ms: _Optional[int] = ..., root_pid: _Optional[int] = ..., note: _Optional[str] = ..., laps: _Optional[_Iterable[_Union[_records_pb2.Lap, _Mapping]]] = ..., arrivals: _Optional[_Iterable[_Union[_records_pb2.Arrival, _Mapping]]] = ..., gpu: _Optional[bool] = ...) -> None: ...

@@ -1,52 +1,96 @@
 """What a rank uses of a device: memory that is elsewhere, work, and the driver's thread in it.
 
-Only the standard library, so that it runs in any rank. While the rank works, it has a connection to
-the daemon and a device file open, and neither can be dumped.
+Only the standard library, so that it runs in any rank. While the rank works it has a device file
+open, which cannot be dumped, and its device memory is not in the process.
 """
 
 from __future__ import annotations
 
-import base64
 import ctypes
 import json
 import mmap
 import os
-import socket
+import shutil
 import struct
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 # as in layout.h
 MAGIC = 0x00A11570F0000001
 STATE, LOCK, OUTSTANDING, COMMAND, RESULT, THREAD = 8, 12, 16, 20, 24, 28
-SOCKET, SOCKET_BYTES, COUNT, PAIRS = 32, 256, 288, 296
+PLACE, PLACE_BYTES, COUNT, PAIRS = 32, 256, 288, 296
 SAVE, RESTORE = 1, 2
-OUT_OF_MEMORY, OPERATING_SYSTEM, INVALID_VALUE = 2, 304, 1
+OUT_OF_MEMORY, OPERATING_SYSTEM, INVALID_VALUE, NO_DEVICE = 2, 304, 1, 100
 REST_S = 0.002
+DEVICES = "devices.json"
+
+
+class Devices:
+    """The devices of one node: a folder with a file for each, and their memory."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self.sizes: dict[str, int] = json.loads((place / DEVICES).read_text())
+
+    @classmethod
+    def make(cls, place: Path, sizes: dict[str, int]) -> Devices:
+        """Devices of these UUIDs and sizes; their files are nvidia0, nvidia1 …"""
+        place.mkdir(parents=True, exist_ok=True)
+        for number in range(len(sizes)):
+            (place / f"nvidia{number}").touch()
+        (place / DEVICES).write_text(json.dumps(sizes))
+        return cls(place)
+
+    def file(self, device: str) -> Path:
+        """The device file."""
+        return self._place / f"nvidia{list(self.sizes).index(device)}"
+
+    def memory(self, device: str) -> Path:
+        """Where this process's part of its memory is."""
+        return self._place / "memory" / device / _owner(os.getpid())
+
+    def free_bytes(self, device: str) -> int:
+        """Without what processes had that are gone."""
+        used = 0
+        owners = self._place / "memory" / device
+        for owner in owners.iterdir() if owners.exists() else ():
+            if _owner(int(owner.name.split("-")[0])) != owner.name:
+                shutil.rmtree(owner, ignore_errors=True)
+                continue
+            used += sum(each.stat().st_size for each in owner.iterdir())
+        return self.sizes[device] - used
+
+
+def _owner(pid: int) -> str:
+    """A process by pid and start; empty when there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return f"{pid}-{fields[19]}"
 
 
 class Gpu:
     """One device in use by this process."""
 
-    def __init__(self, daemon: str, device: str, file: str, *, stale: bool = False) -> None:
-        """`daemon`: its socket; `device`: a UUID; `file`: the device file.
+    def __init__(self, place: str, device: str, *, stale: bool = False) -> None:
+        """`place`: the node's devices; `device`: a UUID.
 
         `stale`: keep the file open over a checkpoint, as old drivers do with NVML in the process.
         """
-        self._device, self._file, self._stale = device, file, stale
-        self._names: set[str] = set()
+        self._device, self._stale = device, stale
         self._saved: dict[str, bytes] = {}  # device memory while it is in ours
-        self._talk = threading.Lock()
+        self._visible: set[str] = set()  # devices of the node where it was saved
         self._work = threading.Lock()
         memory = os.memfd_create("fake-gpu")
         os.truncate(memory, mmap.PAGESIZE)
         self._page = mmap.mmap(memory, mmap.PAGESIZE)
         os.close(memory)
-        self._connect(daemon)
+        self._connect(place)
         struct.pack_into("<Q", self._page, 0, MAGIC)
         threading.Thread(target=self._driver, daemon=True, name="cuda restore").start()
 
@@ -55,13 +99,12 @@ class Gpu:
     def write(self, name: str, data: bytes) -> None:
         """Put bytes into device memory; raises MemoryError when there is no room."""
         with self.work():
-            self._ask({"do": "write", "name": name, "data": base64.b64encode(data).decode()})
-            self._names.add(name)
+            self._put_memory(name, data)
 
     def read(self, name: str) -> bytes:
         """Get them back."""
         with self.work():
-            return base64.b64decode(self._ask({"do": "read", "name": name})["data"])
+            return (self._memory / name).read_bytes()
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -95,54 +138,51 @@ class Gpu:
             time.sleep(REST_S)
 
     def _save(self) -> int:
-        for name in self._names:
-            data = self._ask({"do": "read", "name": name})["data"]
-            self._saved[name] = base64.b64decode(data)
+        self._saved = {each.name: each.read_bytes() for each in self._memory.iterdir()}
+        self._visible = set(self._devices.sizes)
         self._disconnect()
         return 0
 
     def _restore(self) -> int:
-        text = bytes(self._page[SOCKET : SOCKET + SOCKET_BYTES])
+        place = bytes(self._page[PLACE : PLACE + PLACE_BYTES]).split(b"\0")[0].decode()
         (count,) = struct.unpack_from("<I", self._page, COUNT)
         pairs = [bytes(self._page[PAIRS + 32 * i : PAIRS + 32 * (i + 1)]) for i in range(count)]
         devices = {_uuid(pair[:16]): _uuid(pair[16:]) for pair in pairs}
-        if devices and self._device not in devices:
-            return INVALID_VALUE
-        self._device = devices.get(self._device, self._device)
-        self._connect(text.split(b"\0")[0].decode())
+        if devices and set(devices) != self._visible:
+            return INVALID_VALUE  # "must contain every checkpointed GPU"
+        device = devices.get(self._device, self._device)
+        if device not in Devices(Path(place)).sizes:
+            return NO_DEVICE
+        self._device = device
+        self._connect(place)
         try:
             for name, data in self._saved.items():
-                sent = base64.b64encode(data).decode()
-                self._ask({"do": "write", "name": name, "data": sent})
+                self._put_memory(name, data)
         except (OSError, MemoryError):
             self._disconnect()
             raise
         self._saved.clear()
         return 0
 
-    # -- the daemon ----------------------------------------------------------------------------
+    # -- the node ------------------------------------------------------------------------------
 
-    def _connect(self, daemon: str) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(daemon)
-        self._lines = self._socket.makefile("rb")
-        self._descriptor = os.open(self._file, os.O_RDWR)
+    def _connect(self, place: str) -> None:
+        self._devices = Devices(Path(place))
+        self._memory = self._devices.memory(self._device)
+        self._memory.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self._devices.file(self._device), os.O_RDWR)
 
     def _disconnect(self) -> None:
-        self._lines.close()
-        self._socket.close()
+        shutil.rmtree(self._memory)
         if not self._stale:
             os.close(self._descriptor)
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        with self._talk:
-            self._socket.sendall(json.dumps({"uuid": self._device, **request}).encode() + b"\n")
-            answer: dict[str, Any] = json.loads(self._lines.readline())
-        if answer.get("error") == "out of memory":
-            raise MemoryError(answer["error"])
-        if "error" in answer:
-            raise OSError(answer["error"])
-        return answer
+    def _put_memory(self, name: str, data: bytes) -> None:
+        file = self._memory / name
+        there = file.stat().st_size if file.exists() else 0
+        if len(data) - there > self._devices.free_bytes(self._device):
+            raise MemoryError("out of memory")
+        file.write_bytes(data)
 
     # -- the page ------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ struct page {
 	uint32_t command;      // enum command; the rank puts it back to 0 when it is done
 	uint32_t result;       // CUresult of the last command
 	uint32_t thread;       // id of the thread that carries commands out
-	char socket[256];      // of the daemon whose devices are used
+	char place[256];       // folder of the devices to use
 	uint32_t pairs_count;
 	uint32_t padding;
 	uint8_t pairs[PAIRS_MAX][2][16];  // UUID at the checkpoint, UUID now

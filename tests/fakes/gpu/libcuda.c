@@ -4,7 +4,7 @@
 // ILLEGAL_STATE, a lock that times out leaves the process RUNNING and is NOT_READY, and what waits for
 // a process that stands still waits for ever.
 //
-//   FAKE_GPU_SOCKET   the daemon of this node, where restored processes find their devices
+//   FAKE_GPU_PLACE    the folder of this node's devices, where restored processes find them
 //   FAKE_GPU_FAULT    a file with lines `CALL hang`, `CALL crash` (of the target) or `CALL NUMBER` (a
 //                     result), for lock, checkpoint, restore, unlock and state
 #define _GNU_SOURCE
@@ -243,8 +243,8 @@ int cuCheckpointProcessRestore(int pid, struct restore_arguments *arguments)
 	if (result)
 		return result;
 	struct page page = {0};
-	const char *daemon = getenv("FAKE_GPU_SOCKET");
-	snprintf(page.socket, sizeof page.socket, "%s", daemon ? daemon : "");
+	const char *place = getenv("FAKE_GPU_PLACE");
+	snprintf(page.place, sizeof page.place, "%s", place ? place : "");
 	uint32_t count = arguments ? arguments->count : 0;
 	if (count > PAIRS_MAX)
 		count = PAIRS_MAX;
@@ -252,7 +252,7 @@ int cuCheckpointProcessRestore(int pid, struct restore_arguments *arguments)
 		memcpy(page.pairs[at][0], arguments->pairs[at].old_uuid, 16);
 		memcpy(page.pairs[at][1], arguments->pairs[at].new_uuid, 16);
 	}
-	write_field(&t, FIELD(socket), page.socket, sizeof page.socket);
+	write_field(&t, FIELD(place), page.place, sizeof page.place);
 	put_word(&t, FIELD(pairs_count), count);
 	write_field(&t, FIELD(pairs), page.pairs, sizeof page.pairs);
 	// One that fails stays CHECKPOINTED; what it lacked it will not get (cuda-checkpoint issue 44).

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from tests.fakes.gpu.device import Gpu
 
 
-def main(daemon: str, device: str, file: str) -> None:
+def main(place: str, device: str) -> None:
     """Until the input ends."""
-    gpu, works = Gpu(daemon, device, file), ExitStack()
+    gpu, works = Gpu(place, device), ExitStack()
     print("ready", flush=True)
     for line in sys.stdin:
         verb, *words = line.split()

@@ -144,6 +144,18 @@ def test_devices_are_locked_and_saved_where_there_are_any(world: World) -> None:
     assert state(world) is S.COMMITTED
 
 
+def test_devices_that_came_into_use_after_the_last_report_are_seen_by_the_hold(
+    world: World,
+) -> None:
+    world.nodes["node-1"].workers[("llm", 0)].gpu = True
+    until(world, Phase.GPU_LOCK)
+    world.settle()
+    assert state(world) is S.COMMITTED
+    record = world.control.attempt("a1")
+    assert record is not None
+    assert record.gpu
+
+
 # -- what is refused at once -----------------------------------------------------------------------
 
 

@@ -10,10 +10,13 @@ Told by the file SHARED/tell/RANK, read at every step between the exchange and `
     uring          write what io_uring_setup answers to SHARED/said/RANK
     exit CODE      end at once
 
-With PAIR_LOOSE in the environment a rank that is lost costs the others nothing: they step on.
+With PAIR_GPU, a folder, each rank has the fake device of its local number: its chain of digests is
+in device memory alone, and 8 MiB beside it that must stay as they are. With PAIR_LOOSE in the
+environment a rank that is lost costs the others nothing: they step on.
 """
 
 import ctypes
+import hashlib
 import os
 import socket
 import struct
@@ -28,6 +31,8 @@ CONNECT_S = 60.0
 COUNT = struct.Struct("!Q")
 LOST = -1
 LOOSE = "PAIR_LOOSE" in os.environ
+GPU = os.environ.get("PAIR_GPU", "")
+WEIGHTS_BYTES, WEIGHTS_STEPS = 8 << 20, 40
 SYS_IO_URING_SETUP, SYS_PIDFD_OPEN, SYS_PIDFD_GETFD = 425, 434, 438
 SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
 
@@ -89,6 +94,7 @@ class Rank:
         self.odd: list[int] = []
         self.obeyed: list[str] = []
         self.peers: list[socket.socket] = []
+        self.device = Device(self.number) if GPU else None
         if self.number == 0:
             with socket.create_server(("0.0.0.0", PORT), backlog=self.size) as server:
                 self.peers = [server.accept()[0] for _ in range(self.size - 1)]
@@ -103,6 +109,8 @@ class Rank:
         while True:
             at += 1
             self.exchange(at)
+            if self.device is not None:
+                self.write("chain", f"{at} {self.device.step(at)}")
             self.obey()
             time.sleep(STEP_S)
             step()
@@ -186,6 +194,33 @@ class Rank:
         with open(temporary, "w") as file:
             file.write(text)
         os.replace(temporary, f"{self.shared}/{directory}/{self.number}")
+
+
+class Device:
+    """What a rank has in device memory."""
+
+    def __init__(self, rank: int) -> None:
+        sys.path.insert(0, os.environ["PAIR_FAKES"])
+        from device import Gpu
+
+        local = int(os.environ["LOCAL_RANK"])
+        uuid = os.environ["PAIR_UUIDS"].split(",")[local]
+        self.gpu = Gpu(GPU, uuid)
+        self.weights = hashlib.sha256(str(rank).encode()).digest() * (WEIGHTS_BYTES // 32)
+        self.digest = hashlib.sha256(self.weights).hexdigest()
+        self.gpu.write("weights", self.weights)
+        del self.weights
+        self.gpu.write("chain", str(rank).encode())
+
+    def step(self, at: int) -> str:
+        """The chain's next link; ends the process when device memory is not what it was."""
+        link = hashlib.sha256(self.gpu.read("chain")).hexdigest()
+        self.gpu.write("chain", link.encode())
+        if at % WEIGHTS_STEPS == 0:
+            found = hashlib.sha256(self.gpu.read("weights")).hexdigest()
+            if found != self.digest:
+                sys.exit("device memory is not what it was")
+        return link
 
 
 def connect(host: str) -> socket.socket:

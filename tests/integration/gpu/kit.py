@@ -1,0 +1,121 @@
+"""The light job of `badluck` with a device for every rank, and what is in device memory."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.integration.badluck.kit import NODES, RANKS, RANKS_PER_NODE, Pair, until
+from tests.support.gpus import ROOT, built
+
+PLACE = Path("/run/gpu")  # of every node: it has a /run of its own
+DEVICE_BYTES = 64 << 20
+STEPS_MAX = 100_000
+LOOK_RANKS = """
+for process in /proc/[0-9]*; do
+    tr '\\0' ' ' <"$process/cmdline" | grep -q '[p]air.py rank' && echo "${process#/proc/}"
+done 2>/dev/null
+true
+"""
+
+
+def uuids_of(node: str, count: int = RANKS_PER_NODE) -> list[str]:
+    """The node's devices."""
+    number = int(node[1:])
+    return [f"GPU-5c89e0f0-0000-4000-8000-0000000{number:02d}0{each:02d}" for each in range(count)]
+
+
+def link(rank: int, step: int) -> str:
+    """What a rank's chain is after so many steps."""
+    assert step < STEPS_MAX
+    text = str(rank)
+    for _ in range(step):
+        text = hashlib.sha256(text.encode()).hexdigest()
+    return text
+
+
+@dataclass
+class GpuPair(Pair):
+    """Each node has two devices and whoever drives them, by the library or by the program."""
+
+    engine: str = "library"
+
+    async def start(self, *, spares: tuple[str, ...] = ()) -> None:
+        """As the pair, with devices before the shims."""
+        (self.shared / "chain").mkdir(parents=True)
+        for node in (*NODES, *spares):
+            self.start_devices(node)
+        await super().start(spares=spares)
+
+    def start_devices(self, node: str) -> None:
+        """The node's devices, in its own memory."""
+        sizes = dict.fromkeys(uuids_of(node), DEVICE_BYTES)
+        make = (
+            "import pathlib, sys; from tests.fakes.gpu.device import Devices; "
+            f"Devices.make(pathlib.Path({str(PLACE)!r}), {sizes!r})"
+        )
+        self.host(node).run([sys.executable, "-c", make], cwd=ROOT)
+
+    def start_worker(self, node: str) -> None:
+        self._beside(node)
+        super().start_worker(node)
+
+    def start_spare(self, node: str) -> None:
+        self._beside(node)
+        super().start_spare(node)
+
+    def _beside(self, node: str) -> None:
+        programs = built()
+        self.env = {
+            "PAIR_GPU": str(PLACE),
+            "PAIR_FAKES": str(ROOT / "tests" / "fakes" / "gpu"),
+            "PAIR_UUIDS": ",".join(uuids_of(node)),
+            "ALLSTOP_NVIDIA_DEVICES": str(PLACE / "nvidia"),
+            "ALLSTOP_GPU_ENGINE": self.engine,
+            "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "LD_LIBRARY_PATH": str(programs),
+            "FAKE_GPU_PLACE": str(PLACE),
+            "FAKE_GPU_FAULT": str(self.fault_of(node)),
+        }
+
+    # -- what misbehaves -----------------------------------------------------------------------
+
+    def fault_of(self, node: str) -> Path:
+        """What the node's driver does wrong; see tests/fakes/gpu/libcuda.c."""
+        return self.shared / f"fault.{node}"
+
+    def tell_driver(self, node: str, *words: str) -> None:
+        """From now on a call of the node's driver has this result."""
+        self.fault_of(node).write_text(" ".join(words) + "\n" if words else "")
+
+    def behave(self) -> None:
+        super().behave()
+        for node in NODES:
+            self.tell_driver(node)
+
+    # -- what is seen --------------------------------------------------------------------------
+
+    def states(self, node: str) -> list[str]:
+        """How the driver says that the node's ranks stand."""
+        host = self.host(node)
+        pids = host.run(["sh", "-c", LOOK_RANKS]).stdout.split()
+        return [
+            host.run(
+                [str(built() / "cuda-checkpoint"), "--get-state", "--pid", pid], env=self.env
+            ).stdout.strip()
+            for pid in pids
+        ]
+
+    async def chains_are_right(self) -> None:
+        """Every rank's chain is what so many steps make of it, from the first one on."""
+        await self.moves()
+
+        async def right() -> bool:
+            for rank in RANKS:
+                step, found = (self.shared / "chain" / str(rank)).read_text().split()
+                assert found == link(rank, int(step)), f"rank {rank} at step {step}"
+            return True
+
+        await until("the chains", right)
