@@ -102,6 +102,7 @@ class CriuDriver:
             )
             if finished.exit_code != 0:
                 raise _failure("dump", where, finished, into / DUMP_LOG)
+            _require_no_plugins(into)
             save_remaps(into, pids)
         except BaseException as error:
             _add_log(error, into / DUMP_LOG)
@@ -181,6 +182,15 @@ def _require_empty(directory: Path) -> None:
         raise DriverError(
             f"the directory for the images is not empty: {directory}",
             advice="remove what a former attempt left there",
+        )
+
+
+def _require_no_plugins(into: Path) -> None:
+    """CRIU's own CUDA plugin locks one process after another and unlocks all at a restore."""
+    if loaded := images.plugins(into):
+        raise DriverError(
+            f"CRIU was run with plugins: {', '.join(loaded)}",
+            advice="something changes CRIU's options: no wrapper may give it a --libdir",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -179,3 +180,25 @@ def test_the_directory_must_be_empty(node: Node, tmp_path: Path) -> None:
     node.here(IMAGES / "old").touch()
     with pytest.raises(DriverError, match="is not empty"):
         node.call("criu.dump", 1, IMAGES, **SECONDS)
+
+
+@pytest.mark.cc
+def test_a_dump_that_a_plugin_took_part_in_is_none(
+    make_lab: Callable[..., Lab], criu_path: str, tmp_path: Path
+) -> None:
+    """CRIU takes the last --libdir: whoever wraps it can bring the CUDA plugin back."""
+    plugin = PROGRAMS / "cuda_plugin.c"
+    build = ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "cuda_plugin.so"), str(plugin)]
+    subprocess.run(build, check=True, timeout=60)
+    wrapper = tmp_path / "criu"
+    wrapper.write_text(
+        f'#!/bin/sh\ncase "$1" in dump) exec {criu_path} "$@" --libdir {tmp_path};; esac\n'
+        f'exec {criu_path} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    with closing(Node(make_lab(["n0"]).hosts["n0"], str(wrapper))) as node:
+        root = launch(node, "odd", "reader", "/dev/null", str(OUT))
+        node.call("stop", root)
+        with pytest.raises(DriverError, match="run with plugins: cuda_plugin"):
+            node.call("criu.dump", root, IMAGES, **SECONDS)
+        goes_on(node, root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from worker_shim.criu.image_file import (
     read_image,
     write_image,
 )
-from worker_shim.criu.images import LinkRemap, link_remaps, read_facts
+from worker_shim.criu.images import LinkRemap, link_remaps, plugins, read_facts
 from worker_shim.criu.wire import Field, bytes_field, number_field, read_message, write_message
 
 ESTABLISHED, LISTEN, CLOSE = 1, 10, 7
@@ -198,3 +199,23 @@ def test_sockets_of_images_are_endpoints(tmp_path: Path) -> None:
     closed = inet(("10.0.0.1", 71), ("9.9.9.9", 53), state=CLOSE)
     put(tmp_path, "files.img", FILES_MAGIC, inet(("10.0.0.1", 70), ("10.0.0.2", 80)), closed)
     assert read_sockets(tmp_path).established == (Endpoint("10.0.0.1", 70, "10.0.0.2", 80),)
+
+
+def inventory(directory: Path, *names: str) -> None:
+    inner = write_message([bytes_field(12, name.encode()) for name in names])
+    entry = write_message([number_field(1, 2), *([bytes_field(12, inner)] if names else [])])
+    (directory / "inventory.img").write_bytes(struct.pack("<II", 0x58313116, len(entry)) + entry)
+
+
+def test_plugins_are_read_from_the_inventory(tmp_path: Path) -> None:
+    inventory(tmp_path)
+    assert plugins(tmp_path) == ()
+    inventory(tmp_path, "cuda_plugin", "amdgpu_plugin")
+    assert plugins(tmp_path) == ("cuda_plugin", "amdgpu_plugin")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x16\x31\x31\x58\xff\x00\x00\x00", b"\x00" * 16])
+def test_an_inventory_that_is_none_proves_nothing(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "inventory.img").write_bytes(data)
+    with pytest.raises(DriverError, match=r"inventory\.img"):
+        plugins(tmp_path)
