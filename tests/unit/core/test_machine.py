@@ -36,8 +36,8 @@ JOB = "llm"
 class Cluster(RuleBasedStateMachine):
     """Three workers of one job, two spares, one coordinator at a time."""
 
-    @initialize(ranks=st.integers(1, 2), shared=st.booleans(), gpu=st.booleans())
-    def start(self, ranks: int, shared: bool, gpu: bool) -> None:
+    @initialize(ranks=st.integers(1, 2), shared=st.booleans(), gpu=st.sampled_from((0, 1, 3)))
+    def start(self, ranks: int, shared: bool, gpu: int) -> None:
         self.world = World()
         Invariants(self.world)
         self.serial = 0
@@ -47,10 +47,9 @@ class Cluster(RuleBasedStateMachine):
             self.world.node(Node(facts(f"node-{number}")))
         last = "node-2" if shared else "node-3"
         self.world.start(JOB, ["node-1", "node-2", last], ranks=ranks, at=100)
-        if gpu:
-            one = self.world.nodes["node-1"].workers[(JOB, 0)]
-            one.gpu = True
-            self.world.report("node-1")
+        for worker, node in list(enumerate(("node-1", "node-2", last)))[:gpu]:
+            self.world.nodes[node].workers[(JOB, worker)].gpu = True
+            self.world.report(node)
 
     # -- what must always be true, beside what `Invariants` sees ----------------------------
 
