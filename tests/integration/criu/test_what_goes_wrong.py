@@ -183,22 +183,28 @@ def test_the_directory_must_be_empty(node: Node, tmp_path: Path) -> None:
 
 
 @pytest.mark.cc
+@pytest.mark.parametrize("last", [True, False])
 def test_a_dump_that_a_plugin_took_part_in_is_none(
-    make_lab: Callable[..., Lab], criu_path: str, tmp_path: Path
+    make_lab: Callable[..., Lab], criu_path: str, tmp_path: Path, last: bool
 ) -> None:
-    """CRIU takes the last --libdir: whoever wraps it can bring the CUDA plugin back."""
+    """Where plugins lie that CRIU would take, ours is the last word; and if not, that is seen."""
     plugin = PROGRAMS / "cuda_plugin.c"
     build = ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "cuda_plugin.so"), str(plugin)]
     subprocess.run(build, check=True, timeout=60)
     wrapper = tmp_path / "criu"
+    options = f'"$@" --libdir {tmp_path}' if last else f'dump --libdir {tmp_path} "$@"'
+    shift = "" if last else "shift; "
     wrapper.write_text(
-        f'#!/bin/sh\ncase "$1" in dump) exec {criu_path} "$@" --libdir {tmp_path};; esac\n'
+        f'#!/bin/sh\ncase "$1" in dump) {shift}exec {criu_path} {options};; esac\n'
         f'exec {criu_path} "$@"\n'
     )
     wrapper.chmod(0o755)
     with closing(Node(make_lab(["n0"]).hosts["n0"], str(wrapper))) as node:
         root = launch(node, "odd", "reader", "/dev/null", str(OUT))
         node.call("stop", root)
-        with pytest.raises(DriverError, match="run with plugins: cuda_plugin"):
+        if last:
+            with pytest.raises(DriverError, match="run with plugins: cuda_plugin"):
+                node.call("criu.dump", root, IMAGES, **SECONDS)
+        else:
             node.call("criu.dump", root, IMAGES, **SECONDS)
         goes_on(node, root)
