@@ -8,7 +8,7 @@ SEED   ?=
 SEEDS  ?= 200
 
 .DEFAULT_GOAL := help
-.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench chaos sim clean
+.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench bench-gpu test-gpu chaos sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -21,7 +21,7 @@ compose-demo: .venv/.stamp ## the same story in containers: 3 etcd, 2 coordinato
 	@$(BIN)/python -m deploy.containers $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
 test: .venv/.stamp tools test-tools ## all tests; those that need root, CRIU, etcd or Chromium skip where that is absent
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --ignore=tests/gpu $(ARGS)
 
 check: .venv/.stamp check-proto ## style, types, who may import whom, generated code up to date
 	@$(BIN)/ruff check
@@ -58,6 +58,12 @@ screenshots: .venv/.stamp test-tools ## docs/images and the README's trace, take
 
 bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coordination alone
 	@$(BIN)/python -m bench $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
+
+test-gpu: .venv/.stamp tools ## the tests that need a GPU, by library and program (root)
+	@ALLSTOP_MUST_RUN=$${ALLSTOP_MUST_RUN:-} $(BIN)/python -m pytest tests/gpu $(ARGS)
+
+bench-gpu: .venv/.stamp tools ## measure what device memory costs on this machine's GPU (root)
+	@$(BIN)/python -m bench --only gpu $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
 clean: ## remove what was made here: .venv, .tools, pictures, caches
 	rm -rf .venv .tools .tools.new .engine artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

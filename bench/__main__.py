@@ -20,14 +20,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import coordination, images
+from bench import coordination, gpu, images
 from coordinator.core.errors import SetupError
 from worker_shim.hook import measure as hook
 
 HOOK_GOAL_NS = 1000.0
 PAUSE_GOAL = 1.25
 RESTORE_GOAL = 1.5
-PARTS = ("hook", "images", "coordination")
+PARTS = ("hook", "images", "coordination", "gpu")
 
 Note = Callable[[str], None]
 
@@ -98,6 +98,8 @@ def show(found: dict[str, Any], console: Console) -> None:
         table.add_row("restore ratio, median", f"{image['restore_ratio']:.2f}", f"≤ {RESTORE_GOAL}")
     for row in coordination.rows(found.get("coordination", ())):
         table.add_row(*row)
+    for row in gpu.rows([gpu.Taken(**one) for one in found.get("gpu", ())]):
+        table.add_row(*row)
     console.print(table)
 
 
@@ -108,7 +110,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, action="append", help="may be repeated")
     parser.add_argument("--rounds", type=int, default=images.ROUNDS, help="of pause and restore")
     options = parser.parse_args()
-    chosen = options.only or PARTS
+    chosen = options.only or [part for part in PARTS if part != "gpu"]
     console = Console(stderr=options.json, highlight=False)
     found: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "kernel": platform.release()}}
     if "images" in chosen and os.geteuid() != 0:
@@ -127,6 +129,9 @@ def main() -> None:
         found["images"] = measure_images(options.rounds)
     if "coordination" in chosen:
         found["coordination"] = measure_coordination(console, note)
+    if "gpu" in chosen:
+        note("device memory")
+        found["gpu"] = [asdict(one) for one in gpu.measure()]
     show(found, console)
     if options.json:
         sizes = [one.to_fields() for one in found.pop("coordination", ())]

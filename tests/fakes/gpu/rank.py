@@ -1,11 +1,15 @@
 """A process that uses a device as it is told, a line at a time, and answers each with a line.
 
 write NAME TEXT      read NAME      begin      end
+fill NAME MIB        sum NAME       count NAME FILE     as `bench.gpu_rank`
 """
 
 from __future__ import annotations
 
+import hashlib
+import random
 import sys
+import time
 from contextlib import ExitStack
 
 from tests.fakes.gpu.device import Gpu
@@ -26,7 +30,21 @@ def main(place: str, device: str) -> None:
             works.enter_context(gpu.work())
         elif verb == "end":
             works.close()
+        elif verb == "fill":
+            gpu.write(words[0], random.Random(words[0]).randbytes(1 << 20) * int(words[1]))
+        elif verb == "sum":
+            told = hashlib.sha256(gpu.read(words[0])).hexdigest()
+        elif verb == "count":
+            count(gpu, words[0], words[1])
         print(told, flush=True)
+
+
+def count(gpu: Gpu, name: str, path: str) -> None:
+    """Until the process is killed."""
+    while True:
+        with open(path, "a") as file:
+            file.write(hashlib.sha256(gpu.read(name)).hexdigest() + "\n")
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":
