@@ -19,14 +19,13 @@ _ANONYMOUS = {
         "an io_uring, which CRIU cannot dump",
         "start it below `allstop shim run`, which makes libraries fall back to epoll",
     ),
-    "infinibandevent": (
-        "infiniband",
-        "an RDMA event channel",
-        "set NCCL_IB_DISABLE=1, or wait for the version that tears NCCL down before a dump",
-    ),
     "perf_event": ("perf_event", "a perf event counter", "end the profiler"),
     "userfaultfd": ("userfaultfd", "a userfaultfd", "turn off what handles page faults itself"),
 }
+
+# What `worker_shim.compatibility` judges: it depends on drivers, and on what tears NCCL down.
+_JUDGED_BY_TABLE = ("/dev/nvidia", "/dev/infiniband/")
+_EVENTS_JUDGED_BY_TABLE = "infinibandevent"
 
 _MEMORY_MAJOR = 1
 _MEMORY_MINORS = (3, 5, 7, 8, 9)  # null zero full random urandom
@@ -61,7 +60,7 @@ def _anonymous(process: ProcessView, descriptor: Descriptor) -> Iterator[Finding
         yield process.finding(
             Severity.REFUSE, "bpf", f"{has} a {kind}", "end the tracer or monitor"
         )
-    elif kind not in _KNOWN_ANONYMOUS:
+    elif kind not in (*_KNOWN_ANONYMOUS, _EVENTS_JUDGED_BY_TABLE):
         yield process.finding(
             Severity.REFUSE,
             "descriptor",
@@ -85,18 +84,9 @@ def _path(
     device = _device(process.process.pid, descriptor)
     if device is None:
         return
-    if descriptor.target.startswith("/dev/nvidia"):
-        yield process.finding(
-            Severity.REFUSE, "gpu", has, "GPU ranks are not supported yet by this version"
-        )
-    elif descriptor.target.startswith("/dev/infiniband/"):
-        yield process.finding(
-            Severity.REFUSE,
-            "infiniband",
-            has,
-            "RDMA state is in the network card: set NCCL_IB_DISABLE=1 (gloo: GLOO_SOCKET_IFNAME)",
-        )
-    elif os.major(device) in _TERMINAL_MAJORS:
+    if descriptor.target.startswith(_JUDGED_BY_TABLE):
+        return
+    if os.major(device) in _TERMINAL_MAJORS:
         yield process.finding(
             Severity.REFUSE,
             "tty",

@@ -7,10 +7,12 @@ import ctypes
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
 from coordinator.core.errors import BugError, DriverError
 from coordinator.core.model import Finding
+from worker_shim.compatibility.node import NodeSight, without_gpus
 from worker_shim.process import launching, proc
 from worker_shim.process.launcher import PR_SET_CHILD_SUBREAPER
 from worker_shim.process.orphans import Orphans
@@ -25,11 +27,13 @@ ENDED_MAX = 1000  # exit codes kept for a `wait` that comes later
 class LinuxProcessDriver:
     """Implements `ProcessDriver`. One per shim: it alone reaps the shim's workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: Callable[[], NodeSight] = without_gpus) -> None:
         """Make this process the one that orphans of dead workers come to: it reaps them itself.
 
         Containers often have a PID 1 that reaps late or never, and a restore needs every pid free.
+        `node` is asked by the preflight.
         """
+        self._node = node
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0)
         self._ended: dict[int, int] = {}  # pid: exit code, reaped while nobody waited
         self._waiting: dict[int, set[asyncio.Future[int]]] = {}
@@ -159,7 +163,7 @@ class LinuxProcessDriver:
 
     def preflight(self, tree: Tree) -> tuple[Finding, ...]:
         """Everything in the tree that cannot be dumped or restored, or only with a warning."""
-        return inspect(tree)
+        return inspect(tree, self._node)
 
     def raise_pid_counter(self, above: int) -> None:
         """Make the next pid of this namespace greater than `above`."""

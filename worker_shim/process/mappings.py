@@ -1,4 +1,7 @@
-"""Memory that CRIU cannot dump or restore, or not as it was."""
+"""Memory that CRIU cannot dump or restore, or not as it was.
+
+That of GPUs and InfiniBand is for `worker_shim.compatibility`.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,9 @@ DELETED = " (deleted)"
 def check(tree: TreeView) -> Iterator[Finding]:
     """Look at the named mappings of every process; each kind is told once per process."""
     for process in tree.processes:
-        yield from _devices(process)
         yield from _shared_memory(process)
         yield from _huge_pages(process)
         yield from _deleted(process)
-
-
-def _devices(process: ProcessView) -> Iterator[Finding]:
-    mapped = [area.path for area in process.mappings if area.path.startswith("/dev/")]
-    for prefix, code, advice in (
-        ("/dev/infiniband/", "infiniband", "RDMA state is in the network card: NCCL_IB_DISABLE=1"),
-        ("/dev/nvidia", "gpu", "GPU ranks are not supported yet by this version"),
-    ):
-        path = next((path for path in mapped if path.startswith(prefix)), "")
-        if path:
-            yield process.finding(Severity.REFUSE, code, f"maps {path}", advice)
 
 
 def _shared_memory(process: ProcessView) -> Iterator[Finding]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from coordinator.core.model import Finding, Severity
+from worker_shim.compatibility.judging import findings
+from worker_shim.compatibility.node import NodeSight, without_gpus
+from worker_shim.compatibility.tree import concerns, situation
 from worker_shim.process import descriptors, mappings, pipes, sockets
 from worker_shim.process.port import Tree
 from worker_shim.process.view import Namespaces, ProcessView, TreeView, view
@@ -14,8 +17,11 @@ FINDINGS_MAX = 100  # a report is for people and for a message; more of the same
 _NAMESPACES_OF_ONE_TREE = ("pid", "mnt", "net", "ipc", "uts", "user")
 
 
-def inspect(tree: Tree) -> tuple[Finding, ...]:
-    """Look at every process of the tree; refusals first."""
+def inspect(tree: Tree, node: Callable[[], NodeSight] = without_gpus) -> tuple[Finding, ...]:
+    """Look at every process of the tree; refusals first.
+
+    `node` says what its drivers are and can: what a worker with a GPU is held against.
+    """
     seen = view(tree)
     checks: tuple[Callable[[TreeView], Iterator[Finding]], ...] = (
         descriptors.check,
@@ -26,6 +32,8 @@ def inspect(tree: Tree) -> tuple[Finding, ...]:
         _traced,
     )
     found = [finding for check in checks for finding in check(seen)]
+    if concerns(seen):
+        found += findings(situation(seen, node()))
     unique = list(dict.fromkeys(found))
     unique.sort(key=lambda finding: finding.severity is not Severity.REFUSE)
     return tuple(unique[:FINDINGS_MAX])

@@ -131,10 +131,22 @@ def shares_memory(pid: int, other: int) -> bool:
 
     kcmp(2), KCMP_VM; CRIU needs it too.
     """
+    return _same(pid, other, 1, 0)
+
+
+def shares_file(pid: int, other: int, descriptor: int) -> bool:
+    """True when a descriptor of this number is one open file in both; False when not known.
+
+    Only fork and descriptor passing make it so. kcmp(2), KCMP_FILE.
+    """
+    return _same(pid, other, 0, descriptor)
+
+
+def _same(pid: int, other: int, kind: int, index: int) -> bool:
     number = _KCMP_NUMBER.get(platform.machine())
     if number is None:
         return False
-    return bool(ctypes.CDLL(None).syscall(number, pid, other, 1, 0, 0) == 0)
+    return bool(ctypes.CDLL(None).syscall(number, pid, other, kind, index, index) == 0)
 
 
 def send(process: TreeProcess, number: signal.Signals) -> bool:

@@ -1,0 +1,204 @@
+"""The node's features that NVML is not needed for: /proc, /dev, configuration files, nvidia-smi."""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coordinator.core.errors import AllstopError
+from coordinator.core.model import NodeFacts
+from worker_shim.compatibility.features import Feature, NodeFeature, Seen
+from worker_shim.compatibility.situation import Situation, Versioned
+from worker_shim.process.runner import Commands
+
+SMI_S = 10.0  # attaching to the driver takes seconds where nothing keeps it loaded
+CONFIDENTIAL = ("nvidia-smi", "conf-compute", "-f")
+PERSISTENCE = ("nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader")
+MPS_COMM = "nvidia-cuda-mps"  # control daemon and server; the kernel keeps 15 characters
+LOGIND = ("usr/lib/systemd", "lib/systemd", "run/systemd", "etc/systemd")
+NOTHING_CAN = "no driver or program that saves GPU state was found"
+NO = ("no", "false", "off", "0", "n", "f")
+_VERSION = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
+
+
+@dataclass(frozen=True)
+class NodeSight:
+    """What a node's rows are judged on."""
+
+    architecture: str
+    versions: Mapping[Versioned, tuple[str, ...]] = field(default_factory=dict)
+    features: Mapping[Feature, tuple[Seen, ...]] = field(default_factory=dict)
+    has_gpus: bool = False
+
+    @property
+    def situation(self) -> Situation:
+        """Of the node alone."""
+        return Situation(self.architecture, self.versions, self.features, has_tree=False)
+
+
+def without_gpus() -> NodeSight:
+    """A node where nothing can save GPU state."""
+    return NodeSight(os.uname().machine, features={NodeFeature.NO_ENGINE: (Seen(NOTHING_CAN),)})
+
+
+class NodeEyes:
+    """Looks at the node anew each time; what nvidia-smi says is asked once by `ask`.
+
+    `root` is where /proc, /dev and /etc are.
+    """
+
+    def __init__(self, commands: Commands, root: Path = Path("/")) -> None:
+        self._commands, self._root = commands, root
+        self._said: dict[Feature, tuple[Seen, ...]] = {}
+
+    async def ask(self) -> None:
+        """Ask nvidia-smi, within a time limit; without an answer the mode is not known."""
+        if not self._driver():
+            return
+        confidential, persistence = await asyncio.gather(
+            self._answer(CONFIDENTIAL), self._answer(PERSISTENCE)
+        )
+        said: dict[Feature, tuple[Seen, ...]] = {}
+        if re.search(r"status:\s*(ON|DEVTOOLS)", confidential, re.IGNORECASE):
+            what = f"nvidia-smi says: {confidential.strip()}"
+            said[NodeFeature.CONFIDENTIAL] = (Seen(what),)
+        elif not re.search(r"status:\s*OFF", confidential, re.IGNORECASE):
+            said[NodeFeature.CONFIDENTIAL_UNKNOWN] = (Seen("nvidia-smi does not say"),)
+        if "Disabled" in persistence and not self._path("run/nvidia-persistenced/socket").exists():
+            said[NodeFeature.PERSISTENCE_OFF] = (Seen("nvidia-smi says that it is disabled"),)
+        self._said = said
+
+    async def _answer(self, line: tuple[str, ...]) -> str:
+        try:
+            done = await self._commands.run(line, deadline_s=SMI_S)
+        except AllstopError:
+            return ""
+        return done.stdout if done.exit_code == 0 else ""
+
+    def look(self, facts: NodeFacts | None = None) -> NodeSight:
+        """Everything, with what NVML told of the GPUs. Reads files only."""
+        driver = (facts.gpu_driver if facts else "") or self._driver()
+        gpus = facts.gpus if facts else ()
+        features = dict(self._said)
+        for feature, what in self._seen():
+            features.setdefault(feature, (Seen(what),))
+        if any(gpu.mig for gpu in gpus):
+            names = ", ".join(f"GPU {gpu.index}" for gpu in gpus if gpu.mig)
+            features[NodeFeature.MIG] = (Seen(names),)
+        if not driver and gpus:
+            features[NodeFeature.DRIVER_UNKNOWN] = (Seen("no driver says its version"),)
+        if facts is not None and not facts.gpu_engine:
+            features[NodeFeature.NO_ENGINE] = (Seen(facts.gpu_trouble or NOTHING_CAN),)
+        elif facts is not None and facts.gpu_engine == "program":
+            features[NodeFeature.ENGINE_IS_PROGRAM] = (Seen("cuda-checkpoint is used"),)
+        compute = tuple(dict.fromkeys(gpu.architecture for gpu in gpus if gpu.architecture))
+        cuda = facts.cuda_version if facts else ""
+        return NodeSight(
+            architecture=facts.architecture if facts else os.uname().machine,
+            versions={
+                "driver": (driver,) if driver else (),
+                "cuda": (cuda,) if cuda else (),
+                "compute": compute,
+            },
+            features=features,
+            has_gpus=bool(driver or gpus),
+        )
+
+    def _path(self, path: str) -> Path:
+        return self._root / path
+
+    def _driver(self) -> str:
+        """The version of the loaded kernel driver; empty without one."""
+        try:
+            text = self._path("proc/driver/nvidia/version").read_text()
+        except OSError:
+            return ""
+        match = _VERSION.search(text)
+        return match[1] if match else ""
+
+    def _seen(self) -> Iterator[tuple[NodeFeature, str]]:
+        yield from self._devices()
+        if mig := self._mig():
+            yield NodeFeature.MIG, mig
+        if daemon := self._mps_daemon():
+            yield NodeFeature.MPS_DAEMON, f"pid {daemon} is its daemon"
+        if place := self._remove_ipc():
+            yield NodeFeature.REMOVE_IPC, place
+
+    def _devices(self) -> Iterator[tuple[NodeFeature, str]]:
+        """Device files against what the kernel driver has."""
+        minors = {}
+        for path in sorted(self._path("dev").glob("nvidia[0-9]*")):
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            if stat.S_ISCHR(status.st_mode):
+                minors[path.name] = os.minor(status.st_rdev)
+        other = {name: minor for name, minor in minors.items() if name != f"nvidia{minor}"}
+        if other:
+            told = ", ".join(f"/dev/{name} is minor {minor}" for name, minor in other.items())
+            yield NodeFeature.DEVICE_ALIAS, told
+        kernel = self._kernel_minors()
+        if minors and kernel - set(minors.values()):
+            have = f"the driver has {len(kernel)} GPUs and /dev shows {len(minors)}"
+            yield NodeFeature.GPUS_HIDDEN, have
+
+    def _kernel_minors(self) -> set[int]:
+        found = set()
+        for path in self._path("proc/driver/nvidia/gpus").glob("*/information"):
+            match = re.search(r"Device Minor:\s*(\d+)", _read(path))
+            if match:
+                found.add(int(match[1]))
+        return found
+
+    def _mig(self) -> str:
+        """Instances that the driver offers; NVML alone knows of a mode without instances."""
+        place = self._path("proc/driver/nvidia/capabilities")
+        made = sorted({path.parts[-3] for path in place.glob("gpu*/mig/gi*")})
+        return f"{', '.join(made)} has instances" if made else ""
+
+    def _mps_daemon(self) -> int:
+        for path in self._path("proc").glob("[0-9]*/comm"):
+            if _read(path).startswith(MPS_COMM):
+                return int(path.parent.name)
+        return 0
+
+    def _remove_ipc(self) -> str:
+        """Where systemd-logind is told to remove what users leave; empty when it does not run.
+
+        Later files win, and of drop-ins the name orders them, wherever they lie.
+        """
+        if not self._path("run/systemd/seats").is_dir():
+            return ""
+        folders = [self._path(place) for place in LOGIND]
+        drop_ins = {path.name: path for f in folders for path in f.glob("logind.conf.d/*.conf")}
+        main = [path for f in folders if (path := f / "logind.conf").is_file()][-1:]
+        value, place = "yes", "systemd-logind's default"
+        for path in (*main, *(drop_ins[name] for name in sorted(drop_ins))):
+            said = _setting(path, "Login", "RemoveIPC")
+            if said:
+                value, place = said, f"/{path.relative_to(self._root)}"
+        return "" if value.lower() in NO else place
+
+
+def _setting(path: Path, section: str, name: str) -> str:
+    parser = configparser.RawConfigParser(strict=False, allow_no_value=True)
+    try:
+        parser.read_string(_read(path))
+    except configparser.Error:
+        return ""
+    return parser.get(section, name, fallback="") or ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,187 @@
+"""The features of a worker's processes, from /proc alone: no driver is asked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from worker_shim.compatibility import libraries, nccl
+from worker_shim.compatibility.features import Feature, Features, Seen, TreeFeature
+from worker_shim.compatibility.node import NodeSight
+from worker_shim.compatibility.situation import Situation, Versioned
+from worker_shim.process import proc
+from worker_shim.process.view import Descriptor, ProcessView, TreeView
+
+DEVICES = "/dev/"
+SHM = "/dev/shm/"
+CGROUPS = Path("/sys/fs/cgroup")
+MPS_DIRECTORY = "/tmp/nvidia-mps"  # where CUDA looks when CUDA_MPS_PIPE_DIRECTORY says nothing
+MPS_CONTROL = "control"
+UVM_AREAS_MAX = 1  # of an ordinary CUDA process; managed memory brings areas of its own
+USER_IDS_FROM = 1000  # systemd's own users are below: logind leaves them alone
+RDMA_EVENTS = "anon_inode:[infinibandevent]"
+
+
+@dataclass(frozen=True)
+class _Devices:
+    """What a process has of one driver's devices."""
+
+    descriptors: tuple[Descriptor, ...]
+    mapped: tuple[str, ...]  # a path as often as it is mapped
+
+    @property
+    def any(self) -> bool:
+        """True when it holds one at all."""
+        return bool(self.descriptors or self.mapped)
+
+    def first(self, prefix: str) -> str:
+        """How it holds a device whose path begins so; empty when it holds none."""
+        for descriptor in self.descriptors:
+            if descriptor.target.startswith(prefix):
+                return f"has descriptor {descriptor.number} on {descriptor.target}"
+        return next((f"maps {path}" for path in self.mapped if path.startswith(prefix)), "")
+
+
+def concerns(tree: TreeView, devices: str = DEVICES) -> bool:
+    """Whether any process has something that a row could be about."""
+    places = (f"{devices}nvidia", f"{devices}infiniband/", SHM, RDMA_EVENTS)
+    return any(
+        any(d.target.startswith(places) for d in view.descriptors)
+        or any(area.path.startswith(places) for area in view.mappings)
+        for view in tree.processes
+    )
+
+
+def situation(tree: TreeView, node: NodeSight, devices: str = DEVICES) -> Situation:
+    """What this tree's rows are judged on; `devices` is where the device files are."""
+    held = {view.process.pid: _held(view, f"{devices}nvidia") for view in tree.processes}
+    using = [view for view in tree.processes if held[view.process.pid].any]
+    heirs = {view.process.pid: what for view, what in _heirs(using, held)}
+    ranks = [view for view in using if view.process.pid not in heirs]
+    found: dict[Feature, list[Seen]] = {
+        feature: list(seen) for feature, seen in node.features.items()
+    }
+    for view in tree.processes:
+        for feature, what in _of_any(view, devices):
+            found.setdefault(feature, []).append(_seen(view, what))
+        if what := heirs.get(view.process.pid, ""):
+            found.setdefault(TreeFeature.INHERITED_DEVICE, []).append(_seen(view, what))
+    for view in ranks:
+        of_nccl = nccl.features(view, neighbours=len(ranks) > 1)
+        for feature, what in (*_of_rank(view, held[view.process.pid], devices), *of_nccl):
+            found.setdefault(feature, []).append(_seen(view, what))
+    versions: dict[Versioned, tuple[str, ...]] = {
+        **node.versions,
+        "nccl": tuple(dict.fromkeys(v for view in ranks for v in libraries.nccl_versions(view))),
+        "torch": tuple(dict.fromkeys(v for view in ranks for v in libraries.torch_versions(view))),
+    }
+    return Situation(node.architecture, versions, _frozen(found))
+
+
+def _frozen(found: dict[Feature, list[Seen]]) -> Features:
+    return {feature: tuple(seen) for feature, seen in found.items()}
+
+
+def _seen(view: ProcessView, what: str) -> Seen:
+    name = view.process.argv[0].rpartition("/")[2]
+    return Seen(what, view.process.pid, view.process.rank, name)
+
+
+def _held(view: ProcessView, prefix: str) -> _Devices:
+    return _Devices(
+        tuple(d for d in view.descriptors if d.target.startswith(prefix)),
+        tuple(area.path for area in view.mappings if area.path.startswith(prefix)),
+    )
+
+
+def _heirs(
+    using: list[ProcessView], held: dict[int, _Devices]
+) -> Iterator[tuple[ProcessView, str]]:
+    """Processes all of whose devices are an older process's own open files: fork gave them.
+
+    Whoever sets CUDA up opens devices itself; a fork of a process that has done so cannot use them.
+    Where the kernel does not compare descriptors nobody is named here, and the lock finds them.
+    """
+    by_age = sorted(using, key=lambda view: view.process.start_ticks)
+    for number, view in enumerate(by_age):
+        mine = held[view.process.pid].descriptors
+        for owner in by_age[:number] if mine else ():
+            same = {d.number: d.target for d in held[owner.process.pid].descriptors}
+            if all(
+                same.get(d.number) == d.target
+                and proc.shares_file(view.process.pid, owner.process.pid, d.number)
+                for d in mine
+            ):
+                numbers = ", ".join(str(d.number) for d in mine)
+                plural = "s" if len(mine) > 1 else ""
+                yield view, f"descriptor{plural} {numbers} of pid {owner.process.pid}"
+                break
+
+
+def _of_any(view: ProcessView, devices: str) -> Iterator[tuple[TreeFeature, str]]:
+    """What counts for processes without a GPU too."""
+    rdma = _held(view, f"{devices}infiniband/")
+    events = (d for d in view.descriptors if d.target == RDMA_EVENTS)
+    if what := rdma.first(devices) or next(
+        (f"has descriptor {d.number} on an RDMA event channel" for d in events), ""
+    ):
+        yield TreeFeature.INFINIBAND, what
+    shared = _held(view, SHM)
+    if shared.any and _user_id(view) >= USER_IDS_FROM:
+        yield TreeFeature.USER_SHM, shared.first(SHM)
+
+
+def _of_rank(view: ProcessView, held: _Devices, devices: str) -> Iterator[tuple[TreeFeature, str]]:
+    """What counts for a process that has a GPU."""
+    environment = proc.read_environment(view.process.pid)
+    yield TreeFeature.GPU, held.first(f"{devices}nvidia")
+    for feature, prefix in (
+        (TreeFeature.GPU_DIRECT_STORAGE, "nvidia-fs"),
+        (TreeFeature.IMEX_CHANNEL, "nvidia-caps-imex-channels/"),
+        (TreeFeature.MIG_DEVICE, "nvidia-caps/"),
+    ):
+        if what := held.first(devices + prefix):
+            yield feature, what
+    if (visible := environment.get("CUDA_VISIBLE_DEVICES", "")).startswith("MIG-"):
+        yield TreeFeature.MIG_DEVICE, f"was started with CUDA_VISIBLE_DEVICES={visible}"
+    if what := _managed(held, environment, devices):
+        yield TreeFeature.MANAGED_MEMORY, what
+    if file := environment.get("CUDA_CHECKPOINT_JOB_FILE", ""):
+        yield TreeFeature.CUDA_JOB, f"is of the CUDA job {file}"
+    pipes = environment.get("CUDA_MPS_PIPE_DIRECTORY") or MPS_DIRECTORY
+    if Path(f"/proc/{view.process.pid}/root{pipes}/{MPS_CONTROL}").exists():
+        yield TreeFeature.MPS_CLIENT, f"finds an MPS daemon at {pipes}"
+    if view.process.state == "T":
+        yield TreeFeature.STOPPED, "is stopped (SIGSTOP, Ctrl-Z)"
+    if group := _frozen_cgroup(view):
+        yield TreeFeature.FROZEN_CGROUP, f"is in the frozen cgroup {group}"
+    if versions := libraries.torch_versions(view):
+        yield TreeFeature.TORCH, f"has PyTorch {', '.join(versions)}"
+
+
+def _managed(held: _Devices, environment: dict[str, str], devices: str) -> str:
+    areas = held.mapped.count(f"{devices}nvidia-uvm")
+    if areas > UVM_AREAS_MAX:
+        return f"maps {areas} areas of {devices}nvidia-uvm"
+    if environment.get("TF_FORCE_UNIFIED_MEMORY", "") not in ("", "0"):
+        return "was started with TF_FORCE_UNIFIED_MEMORY"
+    return ""
+
+
+def _user_id(view: ProcessView) -> int:
+    match = re.search(r"^Uid:\s+(\d+)", view.read("status"), re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def _frozen_cgroup(view: ProcessView) -> str:
+    """The control group that stands still, or one above it does; empty when none."""
+    match = re.search(r"^0::(/.*)$", view.read("cgroup"), re.MULTILINE)
+    if match is None:
+        return ""
+    try:
+        events = (CGROUPS / match[1].lstrip("/") / "cgroup.events").read_text()
+    except OSError:
+        return ""
+    return match[1] if "frozen 1" in events.splitlines() else ""
