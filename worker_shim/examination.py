@@ -12,7 +12,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from coordinator.core.errors import AllstopError
+from coordinator.core.model import Severity
+from worker_shim.compatibility.judging import Answer, answer, judge
+from worker_shim.compatibility.node import NodeEyes, NodeSight
+from worker_shim.compatibility.table import table
 from worker_shim.criu.binary import clean_environment, criu_version, find_criu, keeps_self_tests
+from worker_shim.cuda.choosing import AUTO, choose
 from worker_shim.process.runner import CommandRunner
 
 CHECK_S = 30.0
@@ -35,7 +40,7 @@ ROOM_MIN_BYTES = 4 << 30
 PID_MAX_MIN = 32_768
 STATUS = Path("/proc/self/status")
 PID_MAX = Path("/proc/sys/kernel/pid_max")
-NVIDIA = Path("/proc/driver/nvidia/version")
+NO_ENGINE = "neither cuda-bindings nor cuda-checkpoint is there to save GPU state with"
 
 
 class Verdict(StrEnum):
@@ -66,7 +71,7 @@ class Places:
     criu: Path | None = None
 
 
-Check = Callable[[Places], Line | Awaitable[Line]]
+Check = Callable[[Places], Line | Awaitable[Line | list[Line]]]
 
 
 async def examine(places: Places) -> list[Line]:
@@ -75,12 +80,16 @@ async def examine(places: Places) -> list[Line]:
     for check in CHECKS:
         try:
             found = check(places)
-            lines.append(found if isinstance(found, Line) else await found)
+            lines += [found] if isinstance(found, Line) else _each(await found)
         except (AllstopError, OSError, ValueError) as error:
             advice = error.advice if isinstance(error, AllstopError) else ""
             name = getattr(check, "__name__", "?").strip("_").replace("_", " ")
             lines.append(Line(name, Verdict.FIX, str(error), advice))
     return lines
+
+
+def _each(found: Line | list[Line]) -> list[Line]:
+    return [found] if isinstance(found, Line) else found
 
 
 def _root(_: Places) -> Line:
@@ -205,14 +214,36 @@ def _synchronised() -> bool:
     return not status & 0x40
 
 
-def _gpus(_: Places) -> Line:
-    try:
-        version = NVIDIA.read_text().splitlines()[0]
-    except FileNotFoundError:
-        return Line("GPUs", Verdict.OK, "no NVIDIA driver: workers without GPUs")
-    return Line(
-        "GPUs", Verdict.WARNING, version, "this version cannot save GPU state; CPU ranks only"
-    )
+async def sight_of_node() -> tuple[NodeSight, str]:
+    """What the rows of this node are judged on, and what would save GPU state here."""
+    commands = CommandRunner()
+    eyes, engine = NodeEyes(commands), choose(AUTO, commands).engine
+    await eyes.ask()
+    return eyes.look(engine=engine), engine
+
+
+async def _gpus(_: Places) -> list[Line]:
+    """The driver, who saves GPU state, and what is known of both and of this node."""
+    sight, engine = await sight_of_node()
+    if not sight.versions["driver"]:
+        return [Line("GPUs", Verdict.OK, "no NVIDIA driver: workers without GPUs")]
+    version = f"driver {sight.situation.version('driver')}"
+    if not engine:
+        why = f"{version}; {NO_ENGINE}"
+        return [Line("GPUs", Verdict.WARNING, why, "pip install 'allstop[gpu]'"), *_rows(sight)]
+    depend = sum(answer(row, sight.situation) is Answer.DEPENDS for row in table().row)
+    found = f"{version}, GPU state is saved through its {engine}; {depend} rows depend on the job"
+    return [Line("GPUs", Verdict.OK, found, "allstop doctor --matrix"), *_rows(sight)]
+
+
+def _rows(sight: NodeSight) -> list[Line]:
+    """What the compatibility table says of this node."""
+    severity = {Severity.REFUSE: Verdict.FIX, Severity.WARN: Verdict.WARNING}
+    return [
+        Line(said.row.about, severity[said.row.verdict], said.words, said.row.advice)
+        for said in judge(sight.situation)
+        if said.row.of_node
+    ]
 
 
 CHECKS: tuple[Check, ...] = (

@@ -18,15 +18,19 @@ from coordinator.core.errors import AllstopError, SetupError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from worker_shim.compatibility.page import Told
     from worker_shim.examination import Line
 
-STYLES = {"ok": "green", "warning": "yellow", "fix": "bold red"}
+STYLES = {
+    "ok": "green", "warning": "yellow", "fix": "bold red", "warn": "yellow", "refuse": "bold red",
+}  # fmt: skip
 
 
 @verb(
     examples=(
         "allstop doctor",
         "allstop doctor --coordinator 10.0.0.1:7411 --insecure --store /shared/allstop",
+        "allstop doctor --matrix",
     ),
     exits=(0, 2, 14),
 )
@@ -36,14 +40,24 @@ STYLES = {"ok": "green", "warning": "yellow", "fix": "bold red"}
     "--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="As the shim's.",
 )  # fmt: skip
+@option(
+    "--matrix", is_flag=True,
+    help="Instead: all that is known of drivers, NCCL and features of GPU jobs, and what of it "
+    "applies here.",
+)  # fmt: skip
 @asking
 @click.pass_obj
-def doctor(output: Output, store: Path, staging: Path | None, criu: Path | None) -> None:
+def doctor(
+    output: Output, store: Path, staging: Path | None, criu: Path | None, matrix: bool
+) -> None:
     """Look at this machine and say what a shim would miss on it, line by line.
 
     Kernel, CRIU, capabilities, network lock, space, clock, drivers, and whether a coordinator
     answers. Exit code 14 when something has to be fixed.
     """
+    if matrix:
+        _matrix(output)
+        return
     from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY
     from worker_shim.examination import Places, Verdict, examine
 
@@ -57,6 +71,33 @@ def doctor(output: Output, store: Path, staging: Path | None, criu: Path | None)
             + ", ".join(line.what for line in wrong),
             advice="the lines above say how",
         )
+
+
+def _matrix(output: Output) -> None:
+    """Every row of the compatibility table; of this node, where it has a driver."""
+    from worker_shim.compatibility.page import told
+    from worker_shim.examination import sight_of_node
+
+    sight, _ = asyncio.run(sight_of_node())
+    rows = list(told(sight.situation if sight.versions["driver"] else None))
+    output.emit({"rows": [asdict(row) for row in rows]}, lambda: matrix_of(rows))
+
+
+def matrix_of(told: list[Told]) -> Table:
+    """One row a row of the table."""
+    from rich.text import Text
+
+    from coordinator.cli.tables import table
+
+    rows = table("HERE", "DRIVER", "ABOUT", "", "WHAT IS KNOWN", "WHAT TO DO", "KNOWN FROM")
+    for row in told:
+        driver = Text(row.driver or "any")
+        if row.when:
+            driver.append(f"; {row.when}", style="dim")
+        verdict = Text(row.verdict, style=STYLES[row.verdict])
+        here = Text(row.here or "-", style="bold" if row.here == "yes" else "dim")
+        rows.add_row(here, driver, row.about, verdict, row.words, row.advice, row.source)
+    return rows
 
 
 def _coordinator(output: Output) -> Line:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from worker_shim.agent.options import ShimOptions
 from worker_shim.agent.ports import HOOK, PAGE, Drivers, Page
+from worker_shim.compatibility.node import NodeEyes, NodeSight
 from worker_shim.criu.driver import CriuDriver
 from worker_shim.cuda.choosing import choose
 from worker_shim.facts import NodeProbe
@@ -53,16 +54,25 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     staging = Staging(options.staging_dir, options.node)
     images = CriuDriver(commands, program=options.criu)
     probe = NodeProbe(options.node, options.address, images, store, staging)
+    cuda, eyes = choose(options.gpu_engine, commands), NodeEyes(commands)
+
+    def sight() -> NodeSight:
+        now = probe.current()
+        return eyes.look(
+            now.gpus, now.gpu_driver, now.cuda_version, engine=cuda.engine, trouble=now.gpu_trouble
+        )
+
     drivers = Drivers(
-        process=LinuxProcessDriver(),
+        process=LinuxProcessDriver(sight),
         images=images,
         network=NftNetworkDriver(commands),
         files=LinuxFileDriver(),
-        cuda=choose(options.gpu_engine, commands),
+        cuda=cuda,
         hook=HookFiles(),
         store=store,
         staging=staging,
         facts=probe,
+        eyes=eyes,
         run_root=options.run_dir,
         copy_limit_bytes=options.copy_limit_bytes,
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from coordinator.core.model import NodeFacts, RankState
+from worker_shim.compatibility.node import NodeEyes
 from worker_shim.criu.port import ImageDriver
 from worker_shim.cuda.port import CudaDriver
 from worker_shim.files.port import FileDriver
@@ -106,5 +107,6 @@ class Drivers:
     staging: Staging
     facts: FactsSource
     run_root: Path
+    eyes: NodeEyes = field(default_factory=NodeEyes)
     copy_limit_bytes: int = 8 << 30
     save_before_kill: Callable[[NodeFacts], bool] = lambda facts: False  # of GPU processes

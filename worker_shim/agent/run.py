@@ -85,7 +85,8 @@ async def _run(
             if worker is not None and spec is not None:
                 for note in await worker.launch(spec):
                     log.warning(note, worker=worker.name)
-            tasks = [asyncio.create_task(work) for work in (stream.run(), agent.reporting())]
+            works = (stream.run(), agent.reporting(), drivers.eyes.ask())
+            tasks = [asyncio.create_task(work) for work in works]
             followers = _own_output(worker, spec)
             tasks += [asyncio.create_task(follower.run()) for follower in followers]
             if options.until_worker_ends:
@@ -190,7 +191,7 @@ async def _until_end(
             return (SIGNAL_EXIT + told.result() if worker else 0), f"the shim was told {name}"
         for task in tasks:
             if task.done():
-                task.result()  # none of them ends by itself: this raises its error
+                task.result()  # those that last do not end by themselves: this raises their error
         if worker is None and options.until_worker_ends:
             brought = agent.restored
             worker = brought if brought is not None and not brought.action else None

@@ -7,19 +7,19 @@ import configparser
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from coordinator.core.errors import AllstopError
-from coordinator.core.model import NodeFacts
-from worker_shim.compatibility.features import Feature, NodeFeature, Seen
+from coordinator.core.model import Gpu
+from worker_shim.compatibility.features import Feature, Features, NodeFeature, Seen
 from worker_shim.compatibility.situation import Situation, Versioned
-from worker_shim.process.runner import Commands
+from worker_shim.process.runner import CommandRunner, Commands
 
 SMI_S = 10.0  # attaching to the driver takes seconds where nothing keeps it loaded
 CONFIDENTIAL = ("nvidia-smi", "conf-compute", "-f")
-PERSISTENCE = ("nvidia-smi", "--query-gpu=persistence_mode", "--format=csv,noheader")
+EACH_GPU = ("nvidia-smi", "--query-gpu=compute_cap,persistence_mode", "--format=csv,noheader")
 MPS_COMM = "nvidia-cuda-mps"  # control daemon and server; the kernel keeps 15 characters
 LOGIND = ("usr/lib/systemd", "lib/systemd", "run/systemd", "etc/systemd")
 NOTHING_CAN = "no driver or program that saves GPU state was found"
@@ -33,8 +33,7 @@ class NodeSight:
 
     architecture: str
     versions: Mapping[Versioned, tuple[str, ...]] = field(default_factory=dict)
-    features: Mapping[Feature, tuple[Seen, ...]] = field(default_factory=dict)
-    has_gpus: bool = False
+    features: Features = field(default_factory=dict)
 
     @property
     def situation(self) -> Situation:
@@ -48,31 +47,33 @@ def without_gpus() -> NodeSight:
 
 
 class NodeEyes:
-    """Looks at the node anew each time; what nvidia-smi says is asked once by `ask`.
+    """Looks at files anew each time; nvidia-smi is asked once, by `ask`.
 
-    `root` is where /proc, /dev and /etc are.
+    `root` is where /proc, /dev, /run and /etc are.
     """
 
-    def __init__(self, commands: Commands, root: Path = Path("/")) -> None:
-        self._commands, self._root = commands, root
-        self._said: dict[Feature, tuple[Seen, ...]] = {}
+    def __init__(self, commands: Commands | None = None, root: Path = Path("/")) -> None:
+        self._commands, self._root = commands or CommandRunner(), root
+        self._said: Features = {NodeFeature.CONFIDENTIAL_UNKNOWN: (Seen("nobody has asked yet"),)}
+        self._compute: tuple[str, ...] = ()
 
     async def ask(self) -> None:
         """Ask nvidia-smi, within a time limit; without an answer the mode is not known."""
         if not self._driver():
             return
-        confidential, persistence = await asyncio.gather(
-            self._answer(CONFIDENTIAL), self._answer(PERSISTENCE)
+        confidential, each_gpu = await asyncio.gather(
+            self._answer(CONFIDENTIAL), self._answer(EACH_GPU)
         )
         said: dict[Feature, tuple[Seen, ...]] = {}
         if re.search(r"status:\s*(ON|DEVTOOLS)", confidential, re.IGNORECASE):
-            what = f"nvidia-smi says: {confidential.strip()}"
-            said[NodeFeature.CONFIDENTIAL] = (Seen(what),)
+            said[NodeFeature.CONFIDENTIAL] = (Seen(f"nvidia-smi says {confidential.strip()!r}"),)
         elif not re.search(r"status:\s*OFF", confidential, re.IGNORECASE):
             said[NodeFeature.CONFIDENTIAL_UNKNOWN] = (Seen("nvidia-smi does not say"),)
-        if "Disabled" in persistence and not self._path("run/nvidia-persistenced/socket").exists():
+        lines = [line.split(", ") for line in each_gpu.splitlines() if ", " in line]
+        if any(mode == "Disabled" for _, mode, *_ in lines) and not self._persistenced():
             said[NodeFeature.PERSISTENCE_OFF] = (Seen("nvidia-smi says that it is disabled"),)
         self._said = said
+        self._compute = tuple(dict.fromkeys(compute for compute, *_ in lines))
 
     async def _answer(self, line: tuple[str, ...]) -> str:
         try:
@@ -81,33 +82,42 @@ class NodeEyes:
             return ""
         return done.stdout if done.exit_code == 0 else ""
 
-    def look(self, facts: NodeFacts | None = None) -> NodeSight:
-        """Everything, with what NVML told of the GPUs. Reads files only."""
-        driver = (facts.gpu_driver if facts else "") or self._driver()
-        gpus = facts.gpus if facts else ()
-        features = dict(self._said)
+    def look(
+        self,
+        gpus: Sequence[Gpu] = (),
+        driver: str = "",
+        cuda: str = "",
+        *,
+        engine: str | None = None,
+        trouble: str = "",
+    ) -> NodeSight:
+        """What is seen of the node, with what NVML has told.
+
+        `engine`: what saves GPU state here; empty: nothing, for the reason `trouble`; None: not
+        known.
+        """
+        driver = driver or self._driver()
+        features = dict(self._said) if driver else {}
         for feature, what in self._seen():
-            features.setdefault(feature, (Seen(what),))
+            features[feature] = (Seen(what),)
         if any(gpu.mig for gpu in gpus):
             names = ", ".join(f"GPU {gpu.index}" for gpu in gpus if gpu.mig)
             features[NodeFeature.MIG] = (Seen(names),)
-        if not driver and gpus:
+        if gpus and not driver:
             features[NodeFeature.DRIVER_UNKNOWN] = (Seen("no driver says its version"),)
-        if facts is not None and not facts.gpu_engine:
-            features[NodeFeature.NO_ENGINE] = (Seen(facts.gpu_trouble or NOTHING_CAN),)
-        elif facts is not None and facts.gpu_engine == "program":
+        if engine == "":
+            features[NodeFeature.NO_ENGINE] = (Seen(trouble or NOTHING_CAN),)
+        elif engine == "program":
             features[NodeFeature.ENGINE_IS_PROGRAM] = (Seen("cuda-checkpoint is used"),)
-        compute = tuple(dict.fromkeys(gpu.architecture for gpu in gpus if gpu.architecture))
-        cuda = facts.cuda_version if facts else ""
+        told = tuple(dict.fromkeys(gpu.architecture for gpu in gpus if gpu.architecture))
         return NodeSight(
-            architecture=facts.architecture if facts else os.uname().machine,
-            versions={
+            os.uname().machine,
+            {
                 "driver": (driver,) if driver else (),
                 "cuda": (cuda,) if cuda else (),
-                "compute": compute,
+                "compute": told or self._compute,
             },
-            features=features,
-            has_gpus=bool(driver or gpus),
+            features,
         )
 
     def _path(self, path: str) -> Path:
@@ -163,6 +173,9 @@ class NodeEyes:
         place = self._path("proc/driver/nvidia/capabilities")
         made = sorted({path.parts[-3] for path in place.glob("gpu*/mig/gi*")})
         return f"{', '.join(made)} has instances" if made else ""
+
+    def _persistenced(self) -> bool:
+        return self._path("run/nvidia-persistenced/socket").exists()
 
     def _mps_daemon(self) -> int:
         for path in self._path("proc").glob("[0-9]*/comm"):

@@ -109,6 +109,9 @@ def _wrong(row: Row) -> list[str]:
     for text in (row.words, row.advice):
         used = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
         wrong += [f"there is no word {{{name}}}" for name in used - PLACEHOLDERS]
+        wrong += [f"{name} has no range" for name in used & {*VERSIONED} if not getattr(row, name)]
+        if "{seen}" in text.replace(" ({seen})", ""):
+            wrong.append("{seen} stands in brackets, so that the sentence is whole without")
     if not any(getattr(row, name) for name in (*VERSIONED, "architecture", "seen")):
         wrong.append("it asks for nothing")
     if not all((row.about, row.words, row.advice, *row.source)) or not row.source:

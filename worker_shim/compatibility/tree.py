@@ -156,7 +156,7 @@ def _of_rank(view: ProcessView, held: _Devices, devices: str) -> Iterator[tuple[
     if view.process.state == "T":
         yield TreeFeature.STOPPED, "is stopped (SIGSTOP, Ctrl-Z)"
     if group := _frozen_cgroup(view):
-        yield TreeFeature.FROZEN_CGROUP, f"is in the frozen cgroup {group}"
+        yield TreeFeature.FROZEN_CGROUP, group
     if versions := libraries.torch_versions(view):
         yield TreeFeature.TORCH, f"has PyTorch {', '.join(versions)}"
 

@@ -25,7 +25,7 @@ about = "driver"
 verdict = "refuse"
 driver = ">=700"
 seen = ["nccl"]
-words = "{{seen}} with {{driver}}"
+words = "uses it ({{seen}}) with {{driver}}"
 advice = "wait"
 source = ["nowhere"]
 applies = {{ driver = "700.1", seen = ["gpu", "nccl"] }}
@@ -123,7 +123,7 @@ def test_a_new_row_needs_no_code() -> None:
     (found,) = findings(situation(row.applies), [row])
     assert found.severity is Severity.REFUSE
     assert (found.pid, found.rank) == (7, 3)
-    assert found.text == "pid 7 (python, rank 3) shows nccl with 700.1; wait"
+    assert found.text == "pid 7 (python, rank 3) uses it (shows nccl) with 700.1; wait"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,9 @@ def test_a_new_row_needs_no_code() -> None:
         ('seen = ["nccl"]', 'seen = ["ncll"]', "no feature ncll"),
         ('seen = ["nccl"]', 'sees = ["nccl"]', "unknown field `sees`"),
         ('driver = ">=700"', 'driver = ">=seven"', "driver"),
-        ("{seen} with", "{sene} with", "no word {sene}"),
+        ("({seen}) with", "({sene}) with", "no word {sene}"),
+        ("({seen}) with", "{seen} with", "in brackets"),
+        ("with {driver}", "with {torch}", "torch has no range"),
         ('"refuse"', '"maybe"', "maybe"),
         ('source = ["nowhere"]', "source = []", "must say something"),
         ('driver = ">=700"\nseen = ["nccl"]', "", "asks for nothing"),
@@ -181,6 +183,6 @@ def test_many_that_show_the_same_are_told_once() -> None:
     other = Seen("shows more", 12, -1, "sh")
     there = Situation("x86_64", {"driver": ("700.1",)}, {TreeFeature.NCCL: (*who, other)})
     one, two = findings(there, [row])
-    assert one.text.startswith("pids 10, 11 (python, ranks 0, 1) shows it with")
+    assert one.text.startswith("pids 10, 11 (python, ranks 0, 1) uses it (shows it) with")
     assert (one.pid, one.rank) == (10, -1)
-    assert two.text.startswith("pid 12 (sh) shows more with")
+    assert two.text.startswith("pid 12 (sh) uses it (shows more) with")
