@@ -41,7 +41,6 @@ class TreeFeature(StrEnum):
     TORCH = "torch"
     NCCL = "nccl"
     NCCL_PEERS = "nccl_peers"
-    NCCL_NEIGHBOURS = "nccl_neighbours"
     NCCL_REBUILD = "nccl_rebuild"
     NCCL_STATIC = "nccl_static"
     NCCL_CUMEM = "nccl_cumem"

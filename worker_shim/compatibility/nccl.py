@@ -19,7 +19,7 @@ SHIMS = (
 )  # contrib/nccl_checkpoint: tears down, rebuilds
 NO = ("0", "n", "no", "f", "false")
 HEARTBEAT_S = 480  # PyTorch's own, unless the environment says otherwise
-HEARTBEAT_NEEDED_S = 900  # a lock, a save of 80 GB a rank, and a dump
+HEARTBEAT_NEEDED_S = 600  # a lock, a save of 80 GB a rank, and a dump
 
 # Set by default; what the variable must be to switch it off.
 _SWITCHES = (
@@ -52,7 +52,6 @@ def features(view: ProcessView, *, neighbours: bool) -> Iterator[tuple[TreeFeatu
         if environment.get(variable, "") != "0" and (neighbours or not local):
             yield feature, _said(environment, variable)
     if neighbours:
-        yield TreeFeature.NCCL_NEIGHBOURS, "has other ranks on its node"
         yield from _local_transports(environment)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from worker_shim.compatibility.judging import findings
 from worker_shim.compatibility.node import NodeSight, without_gpus
 from worker_shim.compatibility.situation import Situation
 from worker_shim.process import proc
+from worker_shim.process.driver import LinuxProcessDriver
+from worker_shim.process.preflight import inspect
 from worker_shim.process.view import view
 
 READY_S = 20
@@ -57,6 +60,7 @@ DEVICES = (
     "nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm", "nvidia-fs0", "nvidia-caps/nvidia-cap66",
     "nvidia-caps-imex-channels/channel0", "infiniband/uverbs0",
 )  # fmt: skip
+MISCELLANEOUS = ("/dev/loop-control", "/dev/fuse", "/dev/net/tun")
 Look = Callable[..., Situation]
 
 
@@ -240,7 +244,7 @@ def test_a_second_rank_of_the_node_makes_neighbours(look: Look) -> None:
     until = "while not os.path.exists(done): time.sleep(0.001)\n"
     both = NCCL + FORK.format(child=mark) + until
     of_neighbours = {
-        TreeFeature.NCCL_NEIGHBOURS, TreeFeature.NCCL_CUMEM, TreeFeature.NCCL_P2P,
+        TreeFeature.NCCL_CUMEM, TreeFeature.NCCL_P2P,
         TreeFeature.NCCL_CUMEM_HOST, TreeFeature.NCCL_NVLS,
     }  # fmt: skip
     assert not of_neighbours & set(look(NCCL).features)
@@ -356,3 +360,42 @@ def test_what_is_seen_reaches_the_preflights_findings(look: Look) -> None:
     assert not list(findings(look("", old)))
     rdma = {f.code for f in findings(look("kept = opened('infiniband/uverbs0')", old))}
     assert rdma == {"infiniband"}
+
+
+@pytest.mark.root
+def test_the_drivers_preflight_asks_for_its_node(
+    start: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    child = start(
+        "fd = os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR, 0o600)\n"
+        "r, w = os.pipe()\n"
+        "if not os.fork(): os.setuid(1234); os.write(w, b'x'); time.sleep(300)\n"
+        "os.read(r, 1)\n"
+    )
+    logind = NodeSight("x86_64", {}, {NodeFeature.REMOVE_IPC: (Seen("its default"),)})
+    tree = proc.look(child.pid)
+    found = LinuxProcessDriver(lambda: logind).preflight(tree)
+    assert [f.code for f in found] == ["remove_ipc"]
+    assert LinuxProcessDriver().preflight(tree) == ()
+
+
+@pytest.mark.root
+def test_a_device_of_nvidias_is_judged_by_the_table_alone(
+    start: Callable[..., subprocess.Popen[bytes]],
+) -> None:
+    """A real character device under such a name: with a driver it is no reason to refuse."""
+    like = next((path for path in map(Path, MISCELLANEOUS) if path.exists()), None)
+    if like is None:
+        pytest.skip("this machine has no device to lend")
+    device = Path(f"/dev/nvidia-allstop-{os.getpid()}")
+    os.mknod(device, stat.S_IFCHR | 0o600, like.stat().st_rdev)
+    try:
+        child = start(f"kept = os.open({str(device)!r}, os.O_RDWR)")
+        tree = proc.look(child.pid)
+        able = NodeSight("x86_64", {"driver": ("590.44.01",)})
+        assert inspect(tree, lambda: able) == ()
+        (refused,) = inspect(tree)
+        assert (refused.code, refused.pid) == ("gpu", child.pid)
+        assert str(device) in refused.text
+    finally:
+        device.unlink()
