@@ -227,6 +227,7 @@ def test_a_forked_process_that_holds_the_device_is_named_with_what_it_holds(look
     "child",
     [
         "kept.append(opened('nvidia0'))",  # it has begun to use it itself
+        "os.closerange(3, 9); kept = [opened('nvidiactl'), opened('nvidia0')]",  # same numbers
         "os.closerange(3, 9)",
         "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(300)'])",
     ],
