@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import re
 from functools import lru_cache
@@ -14,8 +13,10 @@ from worker_shim.process.view import ProcessView
 NCCL = re.compile(r"/libnccl\.so[.\d]*$")
 TORCH = re.compile(r"/torch/lib/libtorch\w*\.so$")
 SEARCHED_BYTES_MAX = 1 << 30  # an NCCL for many GPU architectures has some 400 MB
+CHUNK_BYTES = 4 << 20  # between chunks the shim's other threads have their turn
+TEXT_BYTES = 64  # more than the sentence has, which two chunks may share
 _NCCL_NAME = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)$")
-_NCCL_TEXT = re.compile(rb"NCCL version (\d+\.\d+\.\d+)")
+_NCCL_TEXT = re.compile(rb"NCCL version (\d+\.\d+\.\d+)[^.\d]")
 _TORCH_INFO = re.compile(r"^torch-([^-]+)\.dist-info$")
 
 
@@ -48,11 +49,15 @@ def _nccl(path: str, stamp: tuple[int, ...]) -> str:
     """By the name behind the link, else by the sentence that NCCL prints; read once per file."""
     if named := _NCCL_NAME.search(os.path.realpath(path)):
         return named[1]
-    with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
-        length = min(stamp[2], SEARCHED_BYTES_MAX)
-        with mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ) as content:
-            if said := _NCCL_TEXT.search(content):
-                return bytes(said[1]).decode()
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        kept = b""
+        for _ in range(SEARCHED_BYTES_MAX // CHUNK_BYTES):
+            chunk = file.read(CHUNK_BYTES)
+            if said := _NCCL_TEXT.search(kept + chunk):
+                return said[1].decode()
+            if not chunk:
+                break
+            kept = chunk[-TEXT_BYTES:]
     return "unknown"
 
 

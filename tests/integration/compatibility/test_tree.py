@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from worker_shim.compatibility import libraries
 from worker_shim.compatibility import tree as compatibility
 from worker_shim.compatibility.features import Feature, NodeFeature, Seen, TreeFeature
 from worker_shim.compatibility.judging import findings
@@ -281,7 +282,9 @@ def test_the_checkpoint_shim_of_nccl_is_seen_by_its_name(look: Look, tmp_path: P
     assert said(situation, TreeFeature.NCCL_REBUILD) == "has libnccl-checkpoint-shim.so"
 
 
-def test_nccls_version_is_in_the_name_or_in_the_file(look: Look, tmp_path: Path) -> None:
+def test_nccls_version_is_in_the_name_or_in_the_file(
+    look: Look, start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
     named = tmp_path / "libnccl.so.2.27.3"
     named.write_bytes(bytes(4096))
     (tmp_path / "a").mkdir()
@@ -293,8 +296,11 @@ def test_nccls_version_is_in_the_name_or_in_the_file(look: Look, tmp_path: Path)
     for path, version in ((named, "2.27.3"), (told, "2.30.7"), (silent, "unknown")):
         situation = look(GPU + f"mapped({str(path)!r})")
         assert situation.versions["nccl"] == (version,), path
-    told.write_bytes(bytes(4096) + b"NCCL version 2.31.2+cuda13.0\0")  # a new build there
-    assert look(GPU + f"mapped({str(told)!r})").versions["nccl"] == ("2.31.2",)
+    (process,) = view(proc.look(start(GPU + f"mapped({str(told)!r})").pid)).processes
+    sentence = b"NCCL version 2.31.12+cuda13.0\0"
+    for shift in range(len(sentence)):  # a new build there, cut anywhere by the way it is read
+        told.write_bytes(bytes(libraries.CHUNK_BYTES - shift) + sentence + bytes(shift))
+        assert libraries.nccl_versions(process) == ("2.31.12",), shift
 
 
 def test_torchs_version_is_that_of_its_installation(look: Look) -> None:
