@@ -11,10 +11,11 @@ from worker_shim.compatibility import libraries, nccl
 from worker_shim.compatibility.features import Feature, Features, Seen, TreeFeature
 from worker_shim.compatibility.node import NodeSight
 from worker_shim.compatibility.situation import Situation, Versioned
+from worker_shim.cuda.devices import DEVICE_PREFIX
 from worker_shim.process import proc
 from worker_shim.process.view import Descriptor, ProcessView, TreeView
 
-DEVICES = "/dev/"
+INFINIBAND = "/dev/infiniband/"
 SHM = "/dev/shm/"
 CGROUPS = Path("/sys/fs/cgroup")
 MPS_DIRECTORY = "/tmp/nvidia-mps"  # where CUDA looks when CUDA_MPS_PIPE_DIRECTORY says nothing
@@ -44,9 +45,9 @@ class _Devices:
         return next((f"maps {path}" for path in self.mapped if path.startswith(prefix)), "")
 
 
-def concerns(tree: TreeView, devices: str = DEVICES) -> bool:
+def concerns(tree: TreeView) -> bool:
     """Whether any process has something that a row could be about."""
-    places = (f"{devices}nvidia", f"{devices}infiniband/", SHM, RDMA_EVENTS)
+    places = (DEVICE_PREFIX, INFINIBAND, SHM, RDMA_EVENTS)
     return any(
         any(d.target.startswith(places) for d in view.descriptors)
         or any(area.path.startswith(places) for area in view.mappings)
@@ -54,9 +55,14 @@ def concerns(tree: TreeView, devices: str = DEVICES) -> bool:
     )
 
 
-def situation(tree: TreeView, node: NodeSight, devices: str = DEVICES) -> Situation:
-    """What this tree's rows are judged on; `devices` is where the device files are."""
-    held = {view.process.pid: _held(view, f"{devices}nvidia") for view in tree.processes}
+def situation(
+    tree: TreeView,
+    node: NodeSight,
+    nvidia: str = DEVICE_PREFIX,
+    infiniband: str = INFINIBAND,
+) -> Situation:
+    """What this tree's rows are judged on; the paths are what those of device files begin with."""
+    held = {view.process.pid: _held(view, nvidia) for view in tree.processes}
     using = [view for view in tree.processes if held[view.process.pid].any]
     heirs = {view.process.pid: what for view, what in _heirs(using, held)}
     ranks = [view for view in using if view.process.pid not in heirs]
@@ -64,13 +70,13 @@ def situation(tree: TreeView, node: NodeSight, devices: str = DEVICES) -> Situat
         feature: list(seen) for feature, seen in node.features.items()
     }
     for view in tree.processes:
-        for feature, what in _of_any(view, devices):
+        for feature, what in _of_any(view, infiniband):
             found.setdefault(feature, []).append(_seen(view, what))
         if what := heirs.get(view.process.pid, ""):
             found.setdefault(TreeFeature.INHERITED_DEVICE, []).append(_seen(view, what))
     for view in ranks:
         of_nccl = nccl.features(view, neighbours=len(ranks) > 1)
-        for feature, what in (*_of_rank(view, held[view.process.pid], devices), *of_nccl):
+        for feature, what in (*_of_rank(view, held[view.process.pid], nvidia), *of_nccl):
             found.setdefault(feature, []).append(_seen(view, what))
     versions: dict[Versioned, tuple[str, ...]] = {
         **node.versions,
@@ -120,11 +126,11 @@ def _heirs(
                 break
 
 
-def _of_any(view: ProcessView, devices: str) -> Iterator[tuple[TreeFeature, str]]:
+def _of_any(view: ProcessView, infiniband: str) -> Iterator[tuple[TreeFeature, str]]:
     """What counts for processes without a GPU too."""
-    rdma = _held(view, f"{devices}infiniband/")
+    rdma = _held(view, infiniband)
     events = (d for d in view.descriptors if d.target == RDMA_EVENTS)
-    if what := rdma.first(devices) or next(
+    if what := rdma.first(infiniband) or next(
         (f"has descriptor {d.number} on an RDMA event channel" for d in events), ""
     ):
         yield TreeFeature.INFINIBAND, what
@@ -133,20 +139,20 @@ def _of_any(view: ProcessView, devices: str) -> Iterator[tuple[TreeFeature, str]
         yield TreeFeature.USER_SHM, shared.first(SHM)
 
 
-def _of_rank(view: ProcessView, held: _Devices, devices: str) -> Iterator[tuple[TreeFeature, str]]:
+def _of_rank(view: ProcessView, held: _Devices, nvidia: str) -> Iterator[tuple[TreeFeature, str]]:
     """What counts for a process that has a GPU."""
     environment = proc.read_environment(view.process.pid)
-    yield TreeFeature.GPU, held.first(f"{devices}nvidia")
-    for feature, prefix in (
-        (TreeFeature.GPU_DIRECT_STORAGE, "nvidia-fs"),
-        (TreeFeature.IMEX_CHANNEL, "nvidia-caps-imex-channels/"),
-        (TreeFeature.MIG_DEVICE, "nvidia-caps/"),
+    yield TreeFeature.GPU, held.first(nvidia)
+    for feature, rest in (
+        (TreeFeature.GPU_DIRECT_STORAGE, "-fs"),
+        (TreeFeature.IMEX_CHANNEL, "-caps-imex-channels/"),
+        (TreeFeature.MIG_DEVICE, "-caps/"),
     ):
-        if what := held.first(devices + prefix):
+        if what := held.first(nvidia + rest):
             yield feature, what
     if (visible := environment.get("CUDA_VISIBLE_DEVICES", "")).startswith("MIG-"):
         yield TreeFeature.MIG_DEVICE, f"was started with CUDA_VISIBLE_DEVICES={visible}"
-    if what := _managed(held, environment, devices):
+    if what := _managed(held, environment, nvidia):
         yield TreeFeature.MANAGED_MEMORY, what
     if file := environment.get("CUDA_CHECKPOINT_JOB_FILE", ""):
         yield TreeFeature.CUDA_JOB, f"is of the CUDA job {file}"
@@ -161,10 +167,10 @@ def _of_rank(view: ProcessView, held: _Devices, devices: str) -> Iterator[tuple[
         yield TreeFeature.TORCH, f"has PyTorch {', '.join(versions)}"
 
 
-def _managed(held: _Devices, environment: dict[str, str], devices: str) -> str:
-    areas = held.mapped.count(f"{devices}nvidia-uvm")
+def _managed(held: _Devices, environment: dict[str, str], nvidia: str) -> str:
+    areas = held.mapped.count(f"{nvidia}-uvm")
     if areas > UVM_AREAS_MAX:
-        return f"maps {areas} areas of {devices}nvidia-uvm"
+        return f"maps {areas} areas of {nvidia}-uvm"
     if environment.get("TF_FORCE_UNIFIED_MEMORY", "") not in ("", "0"):
         return "was started with TF_FORCE_UNIFIED_MEMORY"
     return ""

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Iterator
 
 from coordinator.core.model import Finding, Severity
+from worker_shim.cuda.devices import DEVICE_PREFIX
 from worker_shim.process.view import Descriptor, ProcessView, TreeView
 
 # Kinds of anonymous inodes that CRIU 4.2 dumps (criu/files.c, dump_one_file).
@@ -24,7 +25,7 @@ _ANONYMOUS = {
 }
 
 # What `worker_shim.compatibility` judges: it depends on drivers, and on what tears NCCL down.
-_JUDGED_BY_TABLE = ("/dev/nvidia", "/dev/infiniband/")
+_JUDGED_BY_TABLE = (DEVICE_PREFIX, "/dev/infiniband/")
 _EVENTS_JUDGED_BY_TABLE = "infinibandevent"
 
 _MEMORY_MAJOR = 1

@@ -24,7 +24,7 @@ from worker_shim.compatibility.situation import Situation
 from worker_shim.process import proc
 from worker_shim.process.driver import LinuxProcessDriver
 from worker_shim.process.preflight import inspect
-from worker_shim.process.view import view
+from worker_shim.process.view import TreeView, view
 
 READY_S = 20
 BEGIN = """
@@ -109,9 +109,15 @@ def look(start: Callable[..., subprocess.Popen[bytes]], devices: str) -> Look:
 
     def run(program: str, node: NodeSight | None = None, **settings: str) -> Situation:
         seen = view(proc.look(start(program, **settings).pid))
-        return compatibility.situation(seen, node or NodeSight("x86_64"), devices)
+        return judged(seen, node or NodeSight("x86_64"), devices)
 
     return run
+
+
+def judged(tree: TreeView, node: NodeSight, devices: str) -> Situation:
+    """As on a machine whose devices are here."""
+    places = (f"{devices}nvidia", f"{devices}infiniband/")
+    return compatibility.situation(tree, node, *places)
 
 
 def said(situation: Situation, feature: Feature) -> str:
@@ -335,7 +341,7 @@ def test_a_stopped_process_is_told(
         assert time.monotonic() < until
         time.sleep(0.001)
     seen = view(proc.look(child.pid))
-    situation = compatibility.situation(seen, NodeSight("x86_64"), devices)
+    situation = judged(seen, NodeSight("x86_64"), devices)
     assert said(situation, TreeFeature.STOPPED) == "is stopped (SIGSTOP, Ctrl-Z)"
 
 
