@@ -13,6 +13,8 @@ from worker_shim.process.view import ProcessView
 WATCHDOG = ("pt_nccl_watchdg", "pt_nccl_heartbt")
 THREADS = (*WATCHDOG, "NCCL ")
 SEGMENTS = "/dev/shm/nccl-"
+MODE_VARIABLE = "ALLSTOP_NCCL_MODE"  # of a worker from its launch on
+REBUILD = "rebuild"
 SHIMS = (
     "libnccl-checkpoint",
     "libnccl_checkpoint",
@@ -42,7 +44,8 @@ def features(view: ProcessView, *, neighbours: bool) -> Iterator[tuple[TreeFeatu
     yield TreeFeature.NCCL, evidence
     if not nccl_versions(view):
         yield TreeFeature.NCCL_STATIC, "has NCCL and no libnccl.so"
-    if shim := _shim(view):
+    shim = _shim(view)
+    if shim and environment.get(MODE_VARIABLE, REBUILD) == REBUILD:
         yield TreeFeature.NCCL_REBUILD, f"has {shim}"
     yield from _timers(environment, threads)
     if environment.get("WORLD_SIZE") == "1":

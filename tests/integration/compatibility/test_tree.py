@@ -286,6 +286,8 @@ def test_the_checkpoint_shim_of_nccl_is_seen_by_its_name(look: Look, tmp_path: P
     assert TreeFeature.NCCL_REBUILD not in look(NCCL).features
     situation = look(NCCL + f"mapped({str(shim)!r})")
     assert said(situation, TreeFeature.NCCL_REBUILD) == "has libnccl-checkpoint-shim.so"
+    kept = look(NCCL + f"mapped({str(shim)!r})", ALLSTOP_NCCL_MODE="keep")
+    assert TreeFeature.NCCL_REBUILD not in kept.features, "nobody will call it"
 
 
 def test_nccls_version_is_in_the_name_or_in_the_file(
