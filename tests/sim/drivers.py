@@ -334,7 +334,9 @@ class SimProbe:
 class SimCuda:
     """No GPU."""
 
-    def processes(self, tree: Listing) -> tuple[int, ...]:
+    engine = ""
+
+    def holders(self, tree: Listing) -> tuple[int, ...]:
         """None."""
         return ()
 
