@@ -7,7 +7,9 @@ from pathlib import Path
 
 from worker_shim.agent.options import ShimOptions
 from worker_shim.agent.ports import HOOK, PAGE, Drivers, Page
+from worker_shim.compatibility.judging import precautions
 from worker_shim.compatibility.node import NodeEyes, NodeSight
+from worker_shim.compatibility.table import Precaution
 from worker_shim.criu.driver import CriuDriver
 from worker_shim.cuda.choosing import choose
 from worker_shim.facts import NodeProbe
@@ -75,5 +77,6 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
         eyes=eyes,
         run_root=options.run_dir,
         copy_limit_bytes=options.copy_limit_bytes,
+        save_before_kill=lambda: Precaution.SAVE_BEFORE_KILL in precautions(sight().situation),
     )
     return drivers, probe

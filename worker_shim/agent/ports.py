@@ -109,4 +109,4 @@ class Drivers:
     run_root: Path
     eyes: NodeEyes = field(default_factory=NodeEyes)
     copy_limit_bytes: int = 8 << 30
-    save_before_kill: Callable[[NodeFacts], bool] = lambda facts: False  # of GPU processes
+    save_before_kill: Callable[[], bool] = lambda: False  # of GPU processes

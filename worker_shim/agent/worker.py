@@ -232,7 +232,7 @@ class Worker:
         """End every process of it and wait until they are gone; no error when there are none."""
         self.ending = True
         root, watching = self.root_pid, self.watching
-        if root and self.gpu and self.drivers.save_before_kill(self.drivers.facts.current()):
+        if root and self.gpu and self.drivers.save_before_kill():
             go_on = partial(self.drivers.process.go_on, root)
             await take_off(self.drivers.cuda, self.tree(), go_on, deadline_s=deadline_s / 2)
         if root:

@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from coordinator.core.model import Finding
 from worker_shim.compatibility.features import Seen, TreeFeature
 from worker_shim.compatibility.situation import OF_THE_TREE, VERSIONED, Situation, Versioned
-from worker_shim.compatibility.table import FEATURES, Row, table
+from worker_shim.compatibility.table import FEATURES, Precaution, Row, table
 
 
 class Answer(StrEnum):
@@ -78,6 +78,13 @@ def judge(situation: Situation, rows: Iterable[Row] | None = None) -> Iterator[J
             groups.setdefault(seen.what, []).append(seen)
         for what, where in groups.items() or (("", ()),):
             yield Judgement(row, _filled(row.words, situation, what), tuple(where))
+
+
+def precautions(situation: Situation) -> frozenset[Precaution]:
+    """What a shim of this node does by itself."""
+    asked = (row for row in table().row if row.precaution is not None)
+    found = (row.precaution for row in asked if answer(row, situation) is Answer.YES)
+    return frozenset(each for each in found if each is not None)
 
 
 def findings(situation: Situation, rows: Iterable[Row] | None = None) -> Iterator[Finding]:

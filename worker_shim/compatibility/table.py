@@ -5,6 +5,7 @@ from __future__ import annotations
 import string
 import tomllib
 from collections.abc import Mapping
+from enum import StrEnum
 from functools import cache
 from importlib import resources
 
@@ -20,6 +21,12 @@ PLACEHOLDERS = frozenset((*VERSIONED, "architecture", "seen"))
 FEATURES: Mapping[str, Feature] = {
     feature.value: feature for kind in (NodeFeature, TreeFeature) for feature in kind
 }
+
+
+class Precaution(StrEnum):
+    """What a shim does by itself where a row of its node applies."""
+
+    SAVE_BEFORE_KILL = "save_before_kill"  # a process is locked and saved before it is killed
 
 
 class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +60,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     architecture: str = ""
     seen: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
+    precaution: Precaution | None = None
 
     @property
     def of_node(self) -> bool:
@@ -112,6 +120,8 @@ def _wrong(row: Row) -> list[str]:
         wrong += [f"{name} has no range" for name in used & {*VERSIONED} if not getattr(row, name)]
         if "{seen}" in text.replace(" ({seen})", ""):
             wrong.append("{seen} stands in brackets, so that the sentence is whole without")
+    if row.precaution and not row.of_node:
+        wrong.append("a precaution is for a node, and it asks for something of a worker")
     if not any(getattr(row, name) for name in (*VERSIONED, "architecture", "seen")):
         wrong.append("it asks for nothing")
     if not all((row.about, row.words, row.advice, *row.source)) or not row.source:

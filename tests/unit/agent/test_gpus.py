@@ -276,7 +276,7 @@ async def test_other_processes_than_those_of_the_images_are_named(gpu: Rig) -> N
 async def test_a_process_is_taken_off_its_device_before_it_is_killed_where_that_is_needed(
     gpu: Rig, hangs: bool
 ) -> None:
-    object.__setattr__(gpu.drivers, "save_before_kill", lambda facts: hangs)
+    object.__setattr__(gpu.drivers, "save_before_kill", lambda: hangs)
     await gpu.agent.report()
     await gpu.worker.kill(deadline_s=5)
     calls = ["lock", "checkpoint"] if hangs else []
@@ -284,7 +284,7 @@ async def test_a_process_is_taken_off_its_device_before_it_is_killed_where_that_
 
 
 async def test_a_driver_that_hangs_does_not_save_a_worker_from_its_end(gpu: Rig) -> None:
-    object.__setattr__(gpu.drivers, "save_before_kill", lambda facts: True)
+    object.__setattr__(gpu.drivers, "save_before_kill", lambda: True)
     await gpu.agent.report()
     gpu.cuda.hangs.add("lock")
     await gpu.worker.kill(deadline_s=0.4)

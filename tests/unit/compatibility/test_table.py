@@ -12,9 +12,9 @@ from packaging.specifiers import SpecifierSet
 from coordinator.core.errors import BugError
 from coordinator.core.model import Severity
 from worker_shim.compatibility.features import Seen, TreeFeature
-from worker_shim.compatibility.judging import Answer, answer, findings
+from worker_shim.compatibility.judging import Answer, answer, findings, precautions
 from worker_shim.compatibility.situation import OF_THE_NODE, VERSIONED, Situation
-from worker_shim.compatibility.table import FEATURES, Example, Row, read, table
+from worker_shim.compatibility.table import FEATURES, Example, Precaution, Row, read, table
 
 ROWS = table().row
 HEAD = "[node]\n{node}\n[tree]\n{tree}\n"
@@ -186,3 +186,10 @@ def test_many_that_show_the_same_are_told_once() -> None:
     assert one.text.startswith("pids 10, 11 (python, ranks 0, 1) uses it (shows it) with")
     assert (one.pid, one.rank) == (10, -1)
     assert two.text.startswith("pid 12 (sh) uses it (shows more) with")
+
+
+def test_a_driver_that_hangs_its_machine_is_the_precautions_business() -> None:
+    hanging = Situation("x86_64", {"driver": ("595.71.05",)}, has_tree=False)
+    well = Situation("x86_64", {"driver": ("595.84",)}, has_tree=False)
+    assert precautions(hanging) == {Precaution.SAVE_BEFORE_KILL}
+    assert precautions(well) == frozenset()
