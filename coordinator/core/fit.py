@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
+from coordinator.core.devices import Wanted, wanted
 from coordinator.core.failures import listed
 from coordinator.core.model import NodeFacts, ProgramFile, WorkerRecord
 
@@ -35,6 +37,11 @@ class Group:
     node: str
     address: str
     records: tuple[WorkerRecord, ...]
+
+    @cached_property
+    def gpus(self) -> Wanted | None:
+        """What they ask of the GPUs there; None: nothing."""
+        return wanted(self.records)
 
     @property
     def memory_bytes(self) -> int:

@@ -42,6 +42,14 @@ class Cut(StrEnum):
     FREEZE = "freeze"
 
 
+class OldAddresses(StrEnum):
+    """What becomes of old hosts' names in a command that is started from scratch elsewhere."""
+
+    REFUSE = "refuse"
+    KEEP = "keep"
+    MOVE = "move"  # addresses are replaced by those of the nodes that take the workers
+
+
 class Severity(StrEnum):
     """What a preflight finding does to a checkpoint."""
 
@@ -100,6 +108,8 @@ class Gpu:
     mig: bool = False
     sick: str = ""  # why it is not to be used; empty: healthy
     minor: int = -1  # N of /dev/nvidiaN; -1: not known
+    persistence: bool = False  # its driver state stays while nobody has it open
+    remarks: tuple[str, ...] = ()  # of its health, what keeps nobody from using it
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,14 @@ class GpuMove:
 
     old: str  # UUID at the checkpoint
     new: str  # UUID now
+
+
+@dataclass(frozen=True)
+class GpuHeld:
+    """Device memory that a worker's processes held on one GPU."""
+
+    uuid: str
+    held_bytes: int
 
 
 @dataclass(frozen=True)
@@ -133,6 +151,7 @@ class NodeFacts:
     cuda_version: str = ""  # the newest that the driver can do
     gpu_trouble: str = ""  # why the GPUs could not be asked
     gpu_engine: str = ""  # what saves device memory: library, program; empty: nothing can
+    gpu_looked: tuple[str, ...] = ()  # at what, for `Gpu.sick`: ecc, remapped_rows, kernel_log …
 
 
 @dataclass(frozen=True)
@@ -208,6 +227,8 @@ class WorkerRecord:
     cuda_version: str = ""  # its node's
     nccl: str = ""  # rebuild, keep, none; empty: no GPU
     versions: tuple[str, ...] = ()  # of what it ran: torch 2.13.0, nccl 2.30.7 …
+    gpu_held: tuple[GpuHeld, ...] = ()  # before it was saved; empty: not known
+    named: tuple[str, ...] = ()  # hosts and GPUs in its first environment: MASTER_ADDR=10.0.0.1
 
 
 class AttemptState(StrEnum):
@@ -324,6 +345,7 @@ class Plan:
     placements: tuple[Placement, ...]
     addresses: tuple[AddressMove, ...]  # only those that differ
     notes: tuple[str, ...] = ()
+    cold: bool = False  # nothing is put back: the job's own commands are started from scratch
 
 
 @dataclass(frozen=True)
@@ -333,6 +355,16 @@ class NodeReasons:
     node: str
     worker: int
     reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NodeFit:
+    """A node that can take a worker: the chosen one, or one that costs more."""
+
+    node: str
+    worker: int
+    chosen: bool
+    why: str  # one sentence
 
 
 @dataclass(frozen=True)
@@ -363,6 +395,8 @@ class RestoreRecord:
     old: tuple[OldWorker, ...] = ()  # those in reach of the run that it replaces
     old_from: int = 0  # the lowest incarnation of that run; 0: not known
     sure: bool = False  # one worker of that run is gone, so that it takes no more steps
+    cold: bool = False  # the job is started from scratch, and `snapshot` is what nothing fitted
+    cold_why: str = ""  # why it is not that snapshot
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from coordinator.core import devices
 from coordinator.core.connections import leaving
+from coordinator.core.costs import RETURNS, cost_of, explained
 from coordinator.core.errors import NoPlan, Where
 from coordinator.core.failures import failure_of, listed
 from coordinator.core.fit import (
@@ -25,14 +27,13 @@ from coordinator.core.matching import UNFIT, assign
 from coordinator.core.model import (
     AddressMove,
     Failure,
+    NodeFit,
     NodeReasons,
     Placement,
     Plan,
     Snapshot,
     WorkerRecord,
 )
-
-STAYS, RETURNS, SPARE, DISPLACES = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,16 @@ class Planned:
     plan: Plan | None
     reasons: tuple[NodeReasons, ...]  # for every node and worker that do not fit each other
     failure: Failure | None = None
+    fits: tuple[NodeFit, ...] = ()  # where that was asked for: nodes that fit, chosen or not
 
 
 @dataclass
 class _Fitting:
     """Reasons for every pair, computed once per kind of node and kind of worker."""
 
-    memory_of: Mapping[int, int]
+    records: Mapping[int, WorkerRecord]
     cache: dict[tuple[int, int], list[str]] = field(default_factory=dict)
+    layouts: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     kinds: dict[object, int] = field(default_factory=dict)
 
     def kind(self, what: object) -> int:
@@ -69,7 +72,11 @@ class _Fitting:
 
     def own_bytes(self, node: Candidate) -> int:
         """Memory that comes back when the job's own workers on a node go."""
-        return sum(self.memory_of.get(worker, 0) for worker in node.own)
+        return sum(r.memory_bytes for r in self.own(node))
+
+    def own(self, node: Candidate) -> list[WorkerRecord]:
+        """What the snapshot knows of the job's own workers on a node."""
+        return [self.records[worker] for worker in node.own if worker in self.records]
 
     def of_kind(self, record: WorkerRecord, worker: int, node: Candidate, kind: int) -> list[str]:
         """Reasons between a worker's and a node's kind."""
@@ -79,21 +86,60 @@ class _Fitting:
             self.cache[key] = kind_reasons(record, node.facts, asked=asked)
         return self.cache[key]
 
+    def gpu_key(self, group: Group, node: Candidate) -> tuple[int, int]:
+        """Equal for pairs whose GPUs are of the same kinds."""
+        want = group.gpus
+        here = devices.shape_of_node(node.facts)
+        return self.kind(("gpus", want and want.shape)), self.kind(("gpus of", here))
 
-def plan(snapshot: Snapshot, candidates: Iterable[Candidate]) -> Planned:
-    """Find the node of every worker, or every reason why there is none."""
+    def of_gpus(self, group: Group, node: Candidate) -> list[str]:
+        """Reasons that lie in GPUs; nothing for workers without state on one."""
+        want = group.gpus
+        if want is None:
+            return []
+        if node.state != "attached" and not node.facts.gpus:
+            return []  # who has never told is not blamed for it
+        key = self.gpu_key(group, node)
+        if key not in self.cache:
+            self.cache[key] = devices.kind_reasons(want, node.facts)
+        back = devices.coming_back(self.own(node)) if node.own else {}
+        return self.cache[key] + devices.now_reasons(want, node.facts, back)
+
+    def layout(self, group: Group, node: Candidate) -> list[str]:
+        """How the GPUs of a node that fits are laid out otherwise."""
+        want = group.gpus
+        if want is None:
+            return []
+        if {g.uuid for g in want.gpus} == {g.uuid for g in node.facts.gpus}:
+            return []
+        key = self.gpu_key(group, node)
+        if key not in self.layouts:
+            self.layouts[key] = devices.layout_differs(want, node.facts)
+        return self.layouts[key]
+
+
+def plan(snapshot: Snapshot, candidates: Iterable[Candidate], *, explain: bool = False) -> Planned:
+    """Find the node of every worker, or every reason why there is none.
+
+    To `explain` names the nodes that fit and are not taken too, with what speaks against each.
+    """
     nodes = sorted(candidates, key=lambda c: c.facts.node)
     groups = groups_of(snapshot.workers)
-    fitting = _Fitting({r.worker: r.memory_bytes for r in snapshot.workers})
+    fitting = _Fitting({r.worker: r for r in snapshot.workers})
     reasons, fits = _judge(groups, nodes, fitting)
+    # The layout of GPUs only decides between nodes that are equal otherwise, in all groups together
+    step = devices.LAYOUT_MAX * len(groups) + 1
     costs = [
-        [_cost(group, node) if fits[g][n] else UNFIT for n, node in enumerate(nodes)]
+        [
+            cost_of(group, node) * step + len(fitting.layout(group, node)) if fits[g][n] else UNFIT
+            for n, node in enumerate(nodes)
+        ]
         for g, group in enumerate(groups)
     ]
     placed = assign(costs)
     if any(column is None for column in placed):
         left = [g for g, column in zip(groups, placed, strict=True) if column is None]
-        return Planned(None, reasons, _refusal(snapshot, left, nodes, reasons))
+        return Planned(None, reasons, refusal(snapshot, left, nodes, reasons))
     chosen = [
         (g, nodes[column]) for g, column in zip(groups, placed, strict=True) if column is not None
     ]
@@ -105,7 +151,11 @@ def plan(snapshot: Snapshot, candidates: Iterable[Candidate]) -> Planned:
             advice="give every node an address of its own with --address",
         )
         return Planned(None, reasons, failure_of(error))
-    return Planned(_made(snapshot, chosen, reasons), reasons)
+    made = _made(snapshot, chosen, reasons, fitting)
+    if not explain:
+        return Planned(made, reasons)
+    fitted = explained(groups, nodes, placed, costs, fitting.layout, made)
+    return Planned(made, reasons, fits=fitted)
 
 
 def _judge(
@@ -119,7 +169,7 @@ def _judge(
         worker_kinds = [fitting.worker_kind(r) for r in group.records]
         row: list[bool] = []
         for node, kind, own_bytes in zip(nodes, node_kinds, own, strict=True):
-            room = room_reasons(group, node, own_bytes)
+            room = room_reasons(group, node, own_bytes) + fitting.of_gpus(group, node)
             fit = True
             for record, worker_kind in zip(group.records, worker_kinds, strict=True):
                 why = room + fitting.of_kind(record, worker_kind, node, kind)
@@ -131,20 +181,14 @@ def _judge(
     return tuple(told), fits
 
 
-def _cost(group: Group, node: Candidate) -> int:
-    if node.facts.node == group.node:
-        return STAYS
-    if not node.own:
-        return SPARE
-    return RETURNS if set(node.own) == {r.worker for r in group.records} else DISPLACES
-
-
-def _refusal(
+def refusal(
     snapshot: Snapshot,
     left: Sequence[Group],
     nodes: Sequence[Candidate],
     reasons: Sequence[NodeReasons],
+    to: str = "",
 ) -> Failure:
+    """Why these groups have no node, with every reason; `to`: what they were to do there."""
     workers = [r.worker for group in left for r in group.records]
     names = listed([f"worker {w}" for w in workers])
     unfit = {(r.worker, r.node) for r in reasons}
@@ -157,7 +201,8 @@ def _refusal(
         if (w, n.facts.node) not in unfit
     ]
     error = NoPlan(
-        f"no node for {names} of snapshot {snapshot.snapshot} among {len(nodes)} nodes",
+        f"no node {f'to {to} ' if to else 'for '}{names} of snapshot {snapshot.snapshot} among "
+        f"{len(nodes)} nodes",
         where=Where(job=snapshot.job, worker=workers[0], phase="PLAN"),
         advice="remove the reasons, or attach a spare node with `allstop shim`",
         details=tuple(details) or ("there is no node",),
@@ -183,6 +228,7 @@ def _made(
     snapshot: Snapshot,
     chosen: Sequence[tuple[Group, Candidate]],
     reasons: Sequence[NodeReasons],
+    fitting: _Fitting,
 ) -> Plan:
     why_not = {(r.node, r.worker): r.reasons for r in reasons}
     placements: list[Placement] = []
@@ -191,6 +237,8 @@ def _made(
     for group, node in chosen:
         if group.address != node.facts.address:
             moves[group.address] = node.facts.address
+        for differs in fitting.layout(group, node):
+            notes[f"{node.facts.node}, instead of {group.node}: {differs}"] = None
         for record in group.records:
             why = _why(group, node, why_not.get((group.node, record.worker)))
             placements.append(
@@ -201,6 +249,9 @@ def _made(
                     to_node=node.facts.node,
                     to_address=node.facts.address,
                     why=why,
+                    devices=devices.device_map(record.gpus, node.facts.gpus)
+                    if record.gpu_pids
+                    else (),
                 )
             )
             if kernel_series(node.facts.kernel) > kernel_series(record.kernel):
@@ -221,5 +272,5 @@ def _why(group: Group, node: Candidate, home_reasons: tuple[str, ...] | None) ->
     home = f"{group.node} is not attached, or another worker needs it"
     if home_reasons:
         home = f"{group.node} cannot take it ({'; '.join(home_reasons)})"
-    here = "it runs here now" if _cost(group, node) == RETURNS else "this node is free and fits"
+    here = "it runs here now" if cost_of(group, node) == RETURNS else "this node is free and fits"
     return f"{home}; {here}"

@@ -26,7 +26,7 @@ from allstop.v1 import logs_pb2 as allstop_dot_v1_dot_logs__pb2
 from allstop.v1 import records_pb2 as allstop_dot_v1_dot_records__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61llstop/v1/operator.proto\x12\nallstop.v1\x1a\x15\x61llstop/v1/logs.proto\x1a\x18\x61llstop/v1/records.proto\"\xa5\x01\n\x11\x43heckpointRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x1c\n\x03\x63ut\x18\x02 \x01(\x0e\x32\x0f.allstop.v1.Cut\x12\x0c\n\x04stop\x18\x03 \x01(\x08\x12\x12\n\ndeadline_s\x18\x04 \x01(\x01\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\t\x12\x32\n\x0fphase_deadlines\x18\n \x03(\x0b\x32\x19.allstop.v1.PhaseDeadline\"E\n\rPhaseDeadline\x12 \n\x05phase\x18\x01 \x01(\x0e\x32\x11.allstop.v1.Phase\x12\x12\n\ndeadline_s\x18\x02 \x01(\x01\"k\n\x0eRestoreRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08snapshot\x18\x02 \x01(\t\x12\x12\n\ndeadline_s\x18\x03 \x01(\x01\x12\x0f\n\x07restore\x18\x04 \x01(\t\x12\x15\n\rold_run_ended\x18\x05 \x01(\x08\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\".\n\x0c\x41\x62ortRequest\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\nAbortReply\x12\x0c\n\x04note\x18\x01 \x01(\t\",\n\x0bPlanRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08snapshot\x18\x02 \x01(\t\"\x8b\x01\n\tPlanReply\x12\x1e\n\x04plan\x18\x01 \x01(\x0b\x32\x10.allstop.v1.Plan\x12(\n\x07refused\x18\x02 \x03(\x0b\x32\x17.allstop.v1.NodeReasons\x12$\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x13.allstop.v1.Failure\x12\x0e\n\x06unseen\x18\x04 \x01(\t\"\xf6\x02\n\x0b\x41\x63tionEvent\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x12\n\nelapsed_ms\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12$\n\x07\x61waited\x18\x05 \x03(\x0b\x32\x13.allstop.v1.Awaited\x12\x10\n\x08\x65xpected\x18\x06 \x01(\x05\x12\x12\n\ndone_bytes\x18\x07 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x08 \x01(\x04\x12\x0c\n\x04last\x18\t \x01(\x08\x12$\n\x07\x66\x61ilure\x18\n \x01(\x0b\x32\x13.allstop.v1.Failure\x12*\n\x07\x61ttempt\x18\x0b \x01(\x0b\x32\x19.allstop.v1.AttemptRecord\x12&\n\x08snapshot\x18\x0c \x01(\x0b\x32\x14.allstop.v1.Snapshot\x12*\n\x07restore\x18\r \x01(\x0b\x32\x19.allstop.v1.RestoreRecord\x12\x0f\n\x07unnamed\x18\x0e \x01(\x05\"F\n\x07\x41waited\x12\x0e\n\x06worker\x18\x01 \x01(\x05\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05ranks\x18\x03 \x03(\x05\x12\x0e\n\x06\x61ge_ms\x18\x04 \x01(\x03\"\x11\n\x0fListJobsRequest\"\xcd\x01\n\x07JobView\x12\"\n\x03job\x18\x01 \x01(\x0b\x32\x15.allstop.v1.JobRecord\x12(\n\x07workers\x18\x02 \x03(\x0b\x32\x17.allstop.v1.WorkerState\x12\r\n\x05nodes\x18\x03 \x03(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x05 \x01(\t\x12\x0c\n\x04step\x18\x06 \x01(\x03\x12\x15\n\rlatest_unix_s\x18\x07 \x01(\x01\x12\x0f\n\x07waiting\x18\x08 \x01(\t\x12\x10\n\x08problems\x18\t \x03(\t\"2\n\rListJobsReply\x12!\n\x04jobs\x18\x01 \x03(\x0b\x32\x13.allstop.v1.JobView\"\x12\n\x10ListNodesRequest\"y\n\x08NodeView\x12$\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x15.allstop.v1.NodeFacts\x12\r\n\x05state\x18\x02 \x01(\t\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.allstop.v1.WorkerState\x12\x0e\n\x06reason\x18\x04 \x01(\t\"5\n\x0eListNodesReply\x12#\n\x05nodes\x18\x01 \x03(\x0b\x32\x14.allstop.v1.NodeView\"#\n\x14ListSnapshotsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"_\n\x12ListSnapshotsReply\x12\'\n\tsnapshots\x18\x01 \x03(\x0b\x32\x14.allstop.v1.Snapshot\x12\x0e\n\x06latest\x18\x02 \x01(\t\x12\x10\n\x08problems\x18\x03 \x03(\t\"\x19\n\x0bShowRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\xb3\x01\n\tShowReply\x12&\n\x08snapshot\x18\x01 \x01(\x0b\x32\x14.allstop.v1.Snapshot\x12*\n\x07\x61ttempt\x18\x02 \x01(\x0b\x32\x19.allstop.v1.AttemptRecord\x12*\n\x07restore\x18\x03 \x01(\x0b\x32\x19.allstop.v1.RestoreRecord\x12&\n\x08timeline\x18\x04 \x01(\x0b\x32\x14.allstop.v1.Timeline\"b\n\x0fReadLogsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12$\n\x06places\x18\x02 \x03(\x0b\x32\x14.allstop.v1.LogPlace\x12\r\n\x05\x66irst\x18\x03 \x01(\x05\x12\r\n\x05lines\x18\x04 \x01(\x05\"F\n\rReadLogsReply\x12\"\n\x05parts\x18\x01 \x03(\x0b\x32\x13.allstop.v1.LogPart\x12\x11\n\tfollowing\x18\x02 \x01(\x05\x32\xa6\x05\n\x08Operator\x12\x46\n\nCheckpoint\x12\x1d.allstop.v1.CheckpointRequest\x1a\x17.allstop.v1.ActionEvent0\x01\x12@\n\x07Restore\x12\x1a.allstop.v1.RestoreRequest\x1a\x17.allstop.v1.ActionEvent0\x01\x12<\n\x05Watch\x12\x18.allstop.v1.WatchRequest\x1a\x17.allstop.v1.ActionEvent0\x01\x12\x39\n\x05\x41\x62ort\x12\x18.allstop.v1.AbortRequest\x1a\x16.allstop.v1.AbortReply\x12=\n\x0bPlanRestore\x12\x17.allstop.v1.PlanRequest\x1a\x15.allstop.v1.PlanReply\x12\x42\n\x08ListJobs\x12\x1b.allstop.v1.ListJobsRequest\x1a\x19.allstop.v1.ListJobsReply\x12\x45\n\tListNodes\x12\x1c.allstop.v1.ListNodesRequest\x1a\x1a.allstop.v1.ListNodesReply\x12Q\n\rListSnapshots\x12 .allstop.v1.ListSnapshotsRequest\x1a\x1e.allstop.v1.ListSnapshotsReply\x12\x36\n\x04Show\x12\x17.allstop.v1.ShowRequest\x1a\x15.allstop.v1.ShowReply\x12\x42\n\x08ReadLogs\x12\x1b.allstop.v1.ReadLogsRequest\x1a\x19.allstop.v1.ReadLogsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x61llstop/v1/operator.proto\x12\nallstop.v1\x1a\x15\x61llstop/v1/logs.proto\x1a\x18\x61llstop/v1/records.proto\"\xa5\x01\n\x11\x43heckpointRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x1c\n\x03\x63ut\x18\x02 \x01(\x0e\x32\x0f.allstop.v1.Cut\x12\x0c\n\x04stop\x18\x03 \x01(\x08\x12\x12\n\ndeadline_s\x18\x04 \x01(\x01\x12\x0f\n\x07\x61ttempt\x18\x05 \x01(\t\x12\x32\n\x0fphase_deadlines\x18\n \x03(\x0b\x32\x19.allstop.v1.PhaseDeadline\"E\n\rPhaseDeadline\x12 \n\x05phase\x18\x01 \x01(\x0e\x32\x11.allstop.v1.Phase\x12\x12\n\ndeadline_s\x18\x02 \x01(\x01\"\xb0\x01\n\x0eRestoreRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08snapshot\x18\x02 \x01(\t\x12\x12\n\ndeadline_s\x18\x03 \x01(\x01\x12\x0f\n\x07restore\x18\x04 \x01(\t\x12\x15\n\rold_run_ended\x18\x05 \x01(\x08\x12\x12\n\ncold_start\x18\x06 \x01(\x08\x12/\n\rold_addresses\x18\x07 \x01(\x0e\x32\x18.allstop.v1.OldAddresses\"\x1e\n\x0cWatchRequest\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\".\n\x0c\x41\x62ortRequest\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1a\n\nAbortReply\x12\x0c\n\x04note\x18\x01 \x01(\t\"\x82\x01\n\x0bPlanRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x10\n\x08snapshot\x18\x02 \x01(\t\x12\x0f\n\x07\x65xplain\x18\x03 \x01(\x08\x12\x12\n\ncold_start\x18\x04 \x01(\x08\x12/\n\rold_addresses\x18\x05 \x01(\x0e\x32\x18.allstop.v1.OldAddresses\"\xae\x01\n\tPlanReply\x12\x1e\n\x04plan\x18\x01 \x01(\x0b\x32\x10.allstop.v1.Plan\x12(\n\x07refused\x18\x02 \x03(\x0b\x32\x17.allstop.v1.NodeReasons\x12$\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x13.allstop.v1.Failure\x12\x0e\n\x06unseen\x18\x04 \x01(\t\x12!\n\x04\x66its\x18\x05 \x03(\x0b\x32\x13.allstop.v1.NodeFit\"\xf6\x02\n\x0b\x41\x63tionEvent\x12\x0e\n\x06\x61\x63tion\x18\x01 \x01(\t\x12\x12\n\nelapsed_ms\x18\x02 \x01(\x03\x12\r\n\x05state\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12$\n\x07\x61waited\x18\x05 \x03(\x0b\x32\x13.allstop.v1.Awaited\x12\x10\n\x08\x65xpected\x18\x06 \x01(\x05\x12\x12\n\ndone_bytes\x18\x07 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x08 \x01(\x04\x12\x0c\n\x04last\x18\t \x01(\x08\x12$\n\x07\x66\x61ilure\x18\n \x01(\x0b\x32\x13.allstop.v1.Failure\x12*\n\x07\x61ttempt\x18\x0b \x01(\x0b\x32\x19.allstop.v1.AttemptRecord\x12&\n\x08snapshot\x18\x0c \x01(\x0b\x32\x14.allstop.v1.Snapshot\x12*\n\x07restore\x18\r \x01(\x0b\x32\x19.allstop.v1.RestoreRecord\x12\x0f\n\x07unnamed\x18\x0e \x01(\x05\"F\n\x07\x41waited\x12\x0e\n\x06worker\x18\x01 \x01(\x05\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05ranks\x18\x03 \x03(\x05\x12\x0e\n\x06\x61ge_ms\x18\x04 \x01(\x03\"\x11\n\x0fListJobsRequest\"\xcd\x01\n\x07JobView\x12\"\n\x03job\x18\x01 \x01(\x0b\x32\x15.allstop.v1.JobRecord\x12(\n\x07workers\x18\x02 \x03(\x0b\x32\x17.allstop.v1.WorkerState\x12\r\n\x05nodes\x18\x03 \x03(\t\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x05 \x01(\t\x12\x0c\n\x04step\x18\x06 \x01(\x03\x12\x15\n\rlatest_unix_s\x18\x07 \x01(\x01\x12\x0f\n\x07waiting\x18\x08 \x01(\t\x12\x10\n\x08problems\x18\t \x03(\t\"2\n\rListJobsReply\x12!\n\x04jobs\x18\x01 \x03(\x0b\x32\x13.allstop.v1.JobView\"\x12\n\x10ListNodesRequest\"y\n\x08NodeView\x12$\n\x05\x66\x61\x63ts\x18\x01 \x01(\x0b\x32\x15.allstop.v1.NodeFacts\x12\r\n\x05state\x18\x02 \x01(\t\x12(\n\x07workers\x18\x03 \x03(\x0b\x32\x17.allstop.v1.WorkerState\x12\x0e\n\x06reason\x18\x04 \x01(\t\"5\n\x0eListNodesReply\x12#\n\x05nodes\x18\x01 \x03(\x0b\x32\x14.allstop.v1.NodeView\"#\n\x14ListSnapshotsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"_\n\x12ListSnapshotsReply\x12\'\n\tsnapshots\x18\x01 \x03(\x0b\x32\x14.allstop.v1.Snapshot\x12\x0e\n\x06latest\x18\x02 \x01(\t\x12\x10\n\x08problems\x18\x03 \x03(\t\"\x19\n\x0bShowRequest\x12\n\n\x02id\x18\x01 \x01(\t\"\xb3\x01\n\tShowReply\x12&\n\x08snapshot\x18\x01 \x01(\x0b\x32\x14.allstop.v1.Snapshot\x12*\n\x07\x61ttempt\x18\x02 \x01(\x0b\x32\x19.allstop.v1.AttemptRecord\x12*\n\x07restore\x18\x03 \x01(\x0b\x32\x19.allstop.v1.RestoreRecord\x12&\n\x08timeline\x18\x04 \x01(\x0b\x32\x14.allstop.v1.Timeline\"b\n\x0fReadLogsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12$\n\x06places\x18\x02 \x03(\x0b\x32\x14.allstop.v1.LogPlace\x12\r\n\x05\x66irst\x18\x03 \x01(\x05\x12\r\n\x05lines\x18\x04 \x01(\x05\"F\n\rReadLogsReply\x12\"\n\x05parts\x18\x01 \x03(\x0b\x32\x13.allstop.v1.LogPart\x12\x11\n\tfollowing\x18\x02 \x01(\x05\x32\xa6\x05\n\x08Operator\x12\x46\n\nCheckpoint\x12\x1d.allstop.v1.CheckpointRequest\x1a\x17.allstop.v1.ActionEvent0\x01\x12@\n\x07Restore\x12\x1a.allstop.v1.RestoreRequest\x1a\x17.allstop.v1.ActionEvent0\x01\x12<\n\x05Watch\x12\x18.allstop.v1.WatchRequest\x1a\x17.allstop.v1.ActionEvent0\x01\x12\x39\n\x05\x41\x62ort\x12\x18.allstop.v1.AbortRequest\x1a\x16.allstop.v1.AbortReply\x12=\n\x0bPlanRestore\x12\x17.allstop.v1.PlanRequest\x1a\x15.allstop.v1.PlanReply\x12\x42\n\x08ListJobs\x12\x1b.allstop.v1.ListJobsRequest\x1a\x19.allstop.v1.ListJobsReply\x12\x45\n\tListNodes\x12\x1c.allstop.v1.ListNodesRequest\x1a\x1a.allstop.v1.ListNodesReply\x12Q\n\rListSnapshots\x12 .allstop.v1.ListSnapshotsRequest\x1a\x1e.allstop.v1.ListSnapshotsReply\x12\x36\n\x04Show\x12\x17.allstop.v1.ShowRequest\x1a\x15.allstop.v1.ShowReply\x12\x42\n\x08ReadLogs\x12\x1b.allstop.v1.ReadLogsRequest\x1a\x19.allstop.v1.ReadLogsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,46 +37,46 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKPOINTREQUEST']._serialized_end=256
   _globals['_PHASEDEADLINE']._serialized_start=258
   _globals['_PHASEDEADLINE']._serialized_end=327
-  _globals['_RESTOREREQUEST']._serialized_start=329
-  _globals['_RESTOREREQUEST']._serialized_end=436
-  _globals['_WATCHREQUEST']._serialized_start=438
-  _globals['_WATCHREQUEST']._serialized_end=468
-  _globals['_ABORTREQUEST']._serialized_start=470
-  _globals['_ABORTREQUEST']._serialized_end=516
-  _globals['_ABORTREPLY']._serialized_start=518
-  _globals['_ABORTREPLY']._serialized_end=544
-  _globals['_PLANREQUEST']._serialized_start=546
-  _globals['_PLANREQUEST']._serialized_end=590
-  _globals['_PLANREPLY']._serialized_start=593
-  _globals['_PLANREPLY']._serialized_end=732
-  _globals['_ACTIONEVENT']._serialized_start=735
-  _globals['_ACTIONEVENT']._serialized_end=1109
-  _globals['_AWAITED']._serialized_start=1111
-  _globals['_AWAITED']._serialized_end=1181
-  _globals['_LISTJOBSREQUEST']._serialized_start=1183
-  _globals['_LISTJOBSREQUEST']._serialized_end=1200
-  _globals['_JOBVIEW']._serialized_start=1203
-  _globals['_JOBVIEW']._serialized_end=1408
-  _globals['_LISTJOBSREPLY']._serialized_start=1410
-  _globals['_LISTJOBSREPLY']._serialized_end=1460
-  _globals['_LISTNODESREQUEST']._serialized_start=1462
-  _globals['_LISTNODESREQUEST']._serialized_end=1480
-  _globals['_NODEVIEW']._serialized_start=1482
-  _globals['_NODEVIEW']._serialized_end=1603
-  _globals['_LISTNODESREPLY']._serialized_start=1605
-  _globals['_LISTNODESREPLY']._serialized_end=1658
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=1660
-  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=1695
-  _globals['_LISTSNAPSHOTSREPLY']._serialized_start=1697
-  _globals['_LISTSNAPSHOTSREPLY']._serialized_end=1792
-  _globals['_SHOWREQUEST']._serialized_start=1794
-  _globals['_SHOWREQUEST']._serialized_end=1819
-  _globals['_SHOWREPLY']._serialized_start=1822
-  _globals['_SHOWREPLY']._serialized_end=2001
-  _globals['_READLOGSREQUEST']._serialized_start=2003
-  _globals['_READLOGSREQUEST']._serialized_end=2101
-  _globals['_READLOGSREPLY']._serialized_start=2103
-  _globals['_READLOGSREPLY']._serialized_end=2173
-  _globals['_OPERATOR']._serialized_start=2176
-  _globals['_OPERATOR']._serialized_end=2854
+  _globals['_RESTOREREQUEST']._serialized_start=330
+  _globals['_RESTOREREQUEST']._serialized_end=506
+  _globals['_WATCHREQUEST']._serialized_start=508
+  _globals['_WATCHREQUEST']._serialized_end=538
+  _globals['_ABORTREQUEST']._serialized_start=540
+  _globals['_ABORTREQUEST']._serialized_end=586
+  _globals['_ABORTREPLY']._serialized_start=588
+  _globals['_ABORTREPLY']._serialized_end=614
+  _globals['_PLANREQUEST']._serialized_start=617
+  _globals['_PLANREQUEST']._serialized_end=747
+  _globals['_PLANREPLY']._serialized_start=750
+  _globals['_PLANREPLY']._serialized_end=924
+  _globals['_ACTIONEVENT']._serialized_start=927
+  _globals['_ACTIONEVENT']._serialized_end=1301
+  _globals['_AWAITED']._serialized_start=1303
+  _globals['_AWAITED']._serialized_end=1373
+  _globals['_LISTJOBSREQUEST']._serialized_start=1375
+  _globals['_LISTJOBSREQUEST']._serialized_end=1392
+  _globals['_JOBVIEW']._serialized_start=1395
+  _globals['_JOBVIEW']._serialized_end=1600
+  _globals['_LISTJOBSREPLY']._serialized_start=1602
+  _globals['_LISTJOBSREPLY']._serialized_end=1652
+  _globals['_LISTNODESREQUEST']._serialized_start=1654
+  _globals['_LISTNODESREQUEST']._serialized_end=1672
+  _globals['_NODEVIEW']._serialized_start=1674
+  _globals['_NODEVIEW']._serialized_end=1795
+  _globals['_LISTNODESREPLY']._serialized_start=1797
+  _globals['_LISTNODESREPLY']._serialized_end=1850
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_start=1852
+  _globals['_LISTSNAPSHOTSREQUEST']._serialized_end=1887
+  _globals['_LISTSNAPSHOTSREPLY']._serialized_start=1889
+  _globals['_LISTSNAPSHOTSREPLY']._serialized_end=1984
+  _globals['_SHOWREQUEST']._serialized_start=1986
+  _globals['_SHOWREQUEST']._serialized_end=2011
+  _globals['_SHOWREPLY']._serialized_start=2014
+  _globals['_SHOWREPLY']._serialized_end=2193
+  _globals['_READLOGSREQUEST']._serialized_start=2195
+  _globals['_READLOGSREQUEST']._serialized_end=2293
+  _globals['_READLOGSREPLY']._serialized_start=2295
+  _globals['_READLOGSREPLY']._serialized_end=2365
+  _globals['_OPERATOR']._serialized_start=2368
+  _globals['_OPERATOR']._serialized_end=3046
 # @@protoc_insertion_point(module_scope)

@@ -33,18 +33,22 @@ class PhaseDeadline(_message.Message):
     def __init__(self, phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., deadline_s: _Optional[float] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
-    __slots__ = ("job", "snapshot", "deadline_s", "restore", "old_run_ended")
+    __slots__ = ("job", "snapshot", "deadline_s", "restore", "old_run_ended", "cold_start", "old_addresses")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     OLD_RUN_ENDED_FIELD_NUMBER: _ClassVar[int]
+    COLD_START_FIELD_NUMBER: _ClassVar[int]
+    OLD_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     job: str
     snapshot: str
     deadline_s: float
     restore: str
     old_run_ended: bool
-    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., deadline_s: _Optional[float] = ..., restore: _Optional[str] = ..., old_run_ended: _Optional[bool] = ...) -> None: ...
+    cold_start: bool
+    old_addresses: _records_pb2.OldAddresses
+    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., deadline_s: _Optional[float] = ..., restore: _Optional[str] = ..., old_run_ended: _Optional[bool] = ..., cold_start: _Optional[bool] = ..., old_addresses: _Optional[_Union[_records_pb2.OldAddresses, str]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("action",)
@@ -67,24 +71,32 @@ class AbortReply(_message.Message):
     def __init__(self, note: _Optional[str] = ...) -> None: ...
 
 class PlanRequest(_message.Message):
-    __slots__ = ("job", "snapshot")
+    __slots__ = ("job", "snapshot", "explain", "cold_start", "old_addresses")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    EXPLAIN_FIELD_NUMBER: _ClassVar[int]
+    COLD_START_FIELD_NUMBER: _ClassVar[int]
+    OLD_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     job: str
     snapshot: str
-    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ...) -> None: ...
+    explain: bool
+    cold_start: bool
+    old_addresses: _records_pb2.OldAddresses
+    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., explain: _Optional[bool] = ..., cold_start: _Optional[bool] = ..., old_addresses: _Optional[_Union[_records_pb2.OldAddresses, str]] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("plan", "refused", "failure", "unseen")
+    __slots__ = ("plan", "refused", "failure", "unseen", "fits")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
+    FITS_FIELD_NUMBER: _ClassVar[int]
     plan: _records_pb2.Plan
     refused: _containers.RepeatedCompositeFieldContainer[_records_pb2.NodeReasons]
     failure: _records_pb2.Failure
     unseen: str
-    def __init__(self, plan: _Optional[_Union[_records_pb2.Plan, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., unseen: _Optional[str] = ...) -> None: ...
+    fits: _containers.RepeatedCompositeFieldContainer[_records_pb2.NodeFit]
+    def __init__(self, plan: _Optional[_Union[_records_pb2.Plan, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., unseen: _Optional[str] = ..., fits: _Optional[_Iterable[_Union[_records_pb2.NodeFit, _Mapping]]] = ...) -> None: ...
 
 class ActionEvent(_message.Message):
     __slots__ = ("action", "elapsed_ms", "state", "reason", "awaited", "expected", "done_bytes", "total_bytes", "last", "failure", "attempt", "snapshot", "restore", "unnamed")

@@ -36,6 +36,13 @@ class Cut(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CUT_STEP: _ClassVar[Cut]
     CUT_FREEZE: _ClassVar[Cut]
 
+class OldAddresses(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OLD_ADDRESSES_UNSPECIFIED: _ClassVar[OldAddresses]
+    OLD_ADDRESSES_REFUSE: _ClassVar[OldAddresses]
+    OLD_ADDRESSES_KEEP: _ClassVar[OldAddresses]
+    OLD_ADDRESSES_MOVE: _ClassVar[OldAddresses]
+
 class Severity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SEVERITY_UNSPECIFIED: _ClassVar[Severity]
@@ -94,6 +101,10 @@ PHASE_RELEASE: Phase
 CUT_UNSPECIFIED: Cut
 CUT_STEP: Cut
 CUT_FREEZE: Cut
+OLD_ADDRESSES_UNSPECIFIED: OldAddresses
+OLD_ADDRESSES_REFUSE: OldAddresses
+OLD_ADDRESSES_KEEP: OldAddresses
+OLD_ADDRESSES_MOVE: OldAddresses
 SEVERITY_UNSPECIFIED: Severity
 SEVERITY_REFUSE: Severity
 SEVERITY_WARN: Severity
@@ -171,7 +182,7 @@ class ProgramFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
 class Gpu(_message.Message):
-    __slots__ = ("index", "uuid", "model", "memory_bytes", "memory_free_bytes", "pci_address", "architecture", "links", "mig", "sick", "minor")
+    __slots__ = ("index", "uuid", "model", "memory_bytes", "memory_free_bytes", "pci_address", "architecture", "links", "mig", "sick", "minor", "persistence", "remarks")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +194,8 @@ class Gpu(_message.Message):
     MIG_FIELD_NUMBER: _ClassVar[int]
     SICK_FIELD_NUMBER: _ClassVar[int]
     MINOR_FIELD_NUMBER: _ClassVar[int]
+    PERSISTENCE_FIELD_NUMBER: _ClassVar[int]
+    REMARKS_FIELD_NUMBER: _ClassVar[int]
     index: int
     uuid: str
     model: str
@@ -194,7 +207,9 @@ class Gpu(_message.Message):
     mig: bool
     sick: str
     minor: int
-    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., pci_address: _Optional[str] = ..., architecture: _Optional[str] = ..., links: _Optional[_Iterable[str]] = ..., mig: _Optional[bool] = ..., sick: _Optional[str] = ..., minor: _Optional[int] = ...) -> None: ...
+    persistence: bool
+    remarks: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., pci_address: _Optional[str] = ..., architecture: _Optional[str] = ..., links: _Optional[_Iterable[str]] = ..., mig: _Optional[bool] = ..., sick: _Optional[str] = ..., minor: _Optional[int] = ..., persistence: _Optional[bool] = ..., remarks: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GpuMove(_message.Message):
     __slots__ = ("old", "new")
@@ -204,8 +219,16 @@ class GpuMove(_message.Message):
     new: str
     def __init__(self, old: _Optional[str] = ..., new: _Optional[str] = ...) -> None: ...
 
+class GpuHeld(_message.Message):
+    __slots__ = ("uuid", "held_bytes")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    held_bytes: int
+    def __init__(self, uuid: _Optional[str] = ..., held_bytes: _Optional[int] = ...) -> None: ...
+
 class NodeFacts(_message.Message):
-    __slots__ = ("node", "address", "architecture", "kernel", "cpu_model", "cpu_flags", "criu_version", "memory_bytes", "memory_free_bytes", "staging_free_bytes", "store", "shim_version", "boot_id", "files", "gpus", "gpu_driver", "cuda_version", "gpu_trouble", "gpu_engine")
+    __slots__ = ("node", "address", "architecture", "kernel", "cpu_model", "cpu_flags", "criu_version", "memory_bytes", "memory_free_bytes", "staging_free_bytes", "store", "shim_version", "boot_id", "files", "gpus", "gpu_driver", "cuda_version", "gpu_trouble", "gpu_engine", "gpu_looked")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -225,6 +248,7 @@ class NodeFacts(_message.Message):
     CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
     GPU_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     GPU_ENGINE_FIELD_NUMBER: _ClassVar[int]
+    GPU_LOOKED_FIELD_NUMBER: _ClassVar[int]
     node: str
     address: str
     architecture: str
@@ -244,7 +268,8 @@ class NodeFacts(_message.Message):
     cuda_version: str
     gpu_trouble: str
     gpu_engine: str
-    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., gpu_trouble: _Optional[str] = ..., gpu_engine: _Optional[str] = ...) -> None: ...
+    gpu_looked: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., gpu_trouble: _Optional[str] = ..., gpu_engine: _Optional[str] = ..., gpu_looked: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RankState(_message.Message):
     __slots__ = ("rank", "local_rank", "pid", "boundary", "parked")
@@ -305,7 +330,7 @@ class Endpoint(_message.Message):
     def __init__(self, local_address: _Optional[str] = ..., local_port: _Optional[int] = ..., remote_address: _Optional[str] = ..., remote_port: _Optional[int] = ...) -> None: ...
 
 class WorkerRecord(_message.Message):
-    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions")
+    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -334,6 +359,8 @@ class WorkerRecord(_message.Message):
     CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
     NCCL_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    GPU_HELD_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     node: str
@@ -362,7 +389,9 @@ class WorkerRecord(_message.Message):
     cuda_version: str
     nccl: str
     versions: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ...) -> None: ...
+    gpu_held: _containers.RepeatedCompositeFieldContainer[GpuHeld]
+    named: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PhaseTiming(_message.Message):
     __slots__ = ("phase", "started_ms", "took_ms", "slowest")
@@ -471,18 +500,20 @@ class AddressMove(_message.Message):
     def __init__(self, old: _Optional[str] = ..., new: _Optional[str] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("job", "snapshot", "placements", "addresses", "notes")
+    __slots__ = ("job", "snapshot", "placements", "addresses", "notes", "cold")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     PLACEMENTS_FIELD_NUMBER: _ClassVar[int]
     ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    COLD_FIELD_NUMBER: _ClassVar[int]
     job: str
     snapshot: str
     placements: _containers.RepeatedCompositeFieldContainer[Placement]
     addresses: _containers.RepeatedCompositeFieldContainer[AddressMove]
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., addresses: _Optional[_Iterable[_Union[AddressMove, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    cold: bool
+    def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., placements: _Optional[_Iterable[_Union[Placement, _Mapping]]] = ..., addresses: _Optional[_Iterable[_Union[AddressMove, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., cold: _Optional[bool] = ...) -> None: ...
 
 class NodeReasons(_message.Message):
     __slots__ = ("node", "worker", "reasons")
@@ -494,8 +525,20 @@ class NodeReasons(_message.Message):
     reasons: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, node: _Optional[str] = ..., worker: _Optional[int] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class NodeFit(_message.Message):
+    __slots__ = ("node", "worker", "chosen", "why")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    worker: int
+    chosen: bool
+    why: str
+    def __init__(self, node: _Optional[str] = ..., worker: _Optional[int] = ..., chosen: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
+
 class RestoreRecord(_message.Message):
-    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "owed", "old", "old_from", "sure")
+    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "owed", "old", "old_from", "sure", "cold", "cold_why")
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -512,6 +555,8 @@ class RestoreRecord(_message.Message):
     OLD_FIELD_NUMBER: _ClassVar[int]
     OLD_FROM_FIELD_NUMBER: _ClassVar[int]
     SURE_FIELD_NUMBER: _ClassVar[int]
+    COLD_FIELD_NUMBER: _ClassVar[int]
+    COLD_WHY_FIELD_NUMBER: _ClassVar[int]
     restore: str
     job: str
     snapshot: str
@@ -528,7 +573,9 @@ class RestoreRecord(_message.Message):
     old: _containers.RepeatedCompositeFieldContainer[OldWorker]
     old_from: int
     sure: bool
-    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., owed: _Optional[_Iterable[int]] = ..., old: _Optional[_Iterable[_Union[OldWorker, _Mapping]]] = ..., old_from: _Optional[int] = ..., sure: _Optional[bool] = ...) -> None: ...
+    cold: bool
+    cold_why: str
+    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., owed: _Optional[_Iterable[int]] = ..., old: _Optional[_Iterable[_Union[OldWorker, _Mapping]]] = ..., old_from: _Optional[int] = ..., sure: _Optional[bool] = ..., cold: _Optional[bool] = ..., cold_why: _Optional[str] = ...) -> None: ...
 
 class OldWorker(_message.Message):
     __slots__ = ("node", "worker")

@@ -287,10 +287,12 @@ class UndoOrder(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., kill: _Optional[bool] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class FetchOrder(_message.Message):
-    __slots__ = ("record",)
+    __slots__ = ("record", "cold")
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    COLD_FIELD_NUMBER: _ClassVar[int]
     record: _records_pb2.WorkerRecord
-    def __init__(self, record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ...) -> None: ...
+    cold: bool
+    def __init__(self, record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., cold: _Optional[bool] = ...) -> None: ...
 
 class ClearOrder(_message.Message):
     __slots__ = ("record", "connections")
