@@ -10,6 +10,7 @@ import socket
 import struct
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from coordinator.core.errors import SetupError
 from coordinator.core.model import NodeFacts, ProgramFile
@@ -18,19 +19,32 @@ from worker_shim.agent.programs import answer
 from worker_shim.criu.port import ImageDriver
 from worker_shim.images.port import ImageStore
 from worker_shim.images.staging import Staging
+from worker_shim.inventory.inventory import GpuInventory
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 ROUND_BYTES = 64 << 20  # free room is told in steps, so that a report does not differ every second
+FIRST_LOOK_S = 5.0  # at start; a look that takes longer goes on meanwhile
 
 
 class NodeProbe:
     """The node's facts; what cannot change is read once."""
 
     def __init__(
-        self, node: str, address: str, images: ImageDriver, store: ImageStore, staging: Staging
+        self,
+        node: str,
+        address: str,
+        images: ImageDriver,
+        store: ImageStore,
+        staging: Staging,
+        *,
+        gpus: GpuInventory | None = None,
     ) -> None:
-        """`address` empty: that of the default interface, or of the first that is not loopback."""
+        """`address` empty: that of the default interface, or of the first that is not loopback.
+
+        `gpus` None: nobody looks for any.
+        """
         self._images, self._store, self._staging = images, store, staging
+        self._gpus = gpus
         model, flags = _cpu()
         self._facts = NodeFacts(
             node=node,
@@ -53,8 +67,13 @@ class NodeProbe:
         return self._facts
 
     async def probe(self) -> str:
-        """Ask criu for its version, then `refresh`; return why there is no usable criu, or ''."""
+        """Ask criu for its version and NVML for the GPUs, then `refresh`.
+
+        Returns why there is no usable criu, or ''.
+        """
         trouble = ""
+        if self._gpus is not None:
+            await self._gpus.look(wait_s=FIRST_LOOK_S)
         try:
             criu = await self._images.version()
         except SetupError as error:
@@ -64,10 +83,11 @@ class NodeProbe:
         return trouble
 
     def refresh(self) -> NodeFacts:
-        """Read anew what changes: memory and room."""
+        """Read anew what changes: memory and room; of GPUs what the last look has found."""
         total, free = memory()
         self._facts = replace(
             self._facts,
+            **self._of_gpus(),
             memory_bytes=total,
             memory_free_bytes=_rounded(free),
             staging_free_bytes=_rounded(self._staging.free_bytes()),
@@ -75,9 +95,43 @@ class NodeProbe:
         return self._facts
 
     async def answer(self, files: tuple[ProgramFile, ...]) -> NodeFacts:
-        """The facts with those of `files` that this node has."""
+        """The facts with those of `files` that this node has, and GPUs as they are now."""
+        looking = asyncio.ensure_future(self._gpus.fresh()) if self._gpus is not None else None
         found = await asyncio.to_thread(answer, files)
+        if looking is not None:
+            await looking
         return replace(self.refresh(), files=found)
+
+    def has_engine(self, engine: str) -> None:
+        """What can save device memory here: library, program; empty: nothing."""
+        self._facts = replace(self._facts, gpu_engine=engine)
+
+    def look_at_gpus(self) -> None:
+        """Have the GPUs looked at now and then; for who is called all the time.
+
+        Not while a worker stands still: its memory is off the GPUs, and drivers are busy with it.
+        """
+        if self._gpus is not None:
+            self._gpus.look_now_and_then()
+
+    async def close(self) -> None:
+        """End a look that is under way."""
+        if self._gpus is not None:
+            await self._gpus.close()
+
+    def _of_gpus(self) -> dict[str, Any]:
+        if self._gpus is None:
+            return {}
+        seen = self._gpus.current
+        return {
+            "gpus": tuple(
+                replace(gpu, memory_free_bytes=_rounded(gpu.memory_free_bytes)) for gpu in seen.gpus
+            ),
+            "gpu_driver": seen.driver,
+            "cuda_version": seen.cuda_version,
+            "gpu_trouble": seen.trouble,
+            "gpu_looked": seen.looked,
+        }
 
 
 def _rounded(size: int) -> int:

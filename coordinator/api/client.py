@@ -28,7 +28,7 @@ from coordinator.codec import from_proto, number_of, to_proto
 from coordinator.core.errors import AllstopError, BadRequest, LinkError, NoLeader, NotFound
 from coordinator.core.failures import error_of
 from coordinator.core.logs import LogPart, LogPlace
-from coordinator.core.model import AttemptState, Cut, Phase, RestoreState
+from coordinator.core.model import AttemptState, Cut, OldAddresses, Phase, RestoreState
 from coordinator.core.view import JobView, NodeView
 from coordinator.link.mapping import error_of_call
 from coordinator.link.options import Keepalive
@@ -134,10 +134,14 @@ class OperatorClient:
         *,
         deadline_s: float = 0.0,
         old_run_ended: bool = False,
+        cold_start: bool = False,
+        old_addresses: OldAddresses = OldAddresses.REFUSE,
     ) -> AsyncGenerator[ActionEvent, None]:
         """Put a snapshot (empty: the latest) back and follow it; raises its failure at the end.
 
         `old_run_ended`: the caller has made sure that nothing of the job runs out of reach.
+        `cold_start`: where no nodes fit the snapshot, start the job's commands from scratch;
+        `old_addresses` says what becomes of old hosts' names in them.
         """
         restore = restore_id(job, time.time())
         request = operator_pb2.RestoreRequest(
@@ -146,6 +150,8 @@ class OperatorClient:
             deadline_s=deadline_s,
             restore=restore,
             old_run_ended=old_run_ended,
+            cold_start=cold_start,
+            old_addresses=number_of(old_addresses),
         )
         return self._begun(restore, lambda stub: stub.Restore(request))
 
@@ -165,9 +171,26 @@ class OperatorClient:
 
     # -- reading -----------------------------------------------------------------------------
 
-    async def plan(self, job: str, snapshot: str = "") -> Planned:
-        """Where a restore would put each worker now."""
-        request = operator_pb2.PlanRequest(job=job, snapshot=snapshot)
+    async def plan(
+        self,
+        job: str,
+        snapshot: str = "",
+        *,
+        explain: bool = False,
+        cold_start: bool = False,
+        old_addresses: OldAddresses = OldAddresses.REFUSE,
+    ) -> Planned:
+        """Where a restore would put each worker now; options as of a restore.
+
+        `explain`: name the nodes that fit and are not taken, too.
+        """
+        request = operator_pb2.PlanRequest(
+            job=job,
+            snapshot=snapshot,
+            explain=explain,
+            cold_start=cold_start,
+            old_addresses=number_of(old_addresses),
+        )
         reply = await self._ask(lambda stub, timeout: stub.PlanRestore(request, timeout=timeout))
         return from_proto(reply, Planned)
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from allstop.v1 import operator_pb2, records_pb2
 
 from coordinator.api.desk import Desk
-from coordinator.codec import to_proto
+from coordinator.codec import member_of, to_proto
 from coordinator.core.errors import NotFound, Refused, StoreError, Where
 from coordinator.core.model import (
     NodeFacts,
+    OldAddresses,
     ProgramFile,
     Snapshot,
     WorkerState,
@@ -103,14 +104,32 @@ async def ask_program_files(desk: Desk, snapshot: Snapshot) -> tuple[NodeFacts, 
     return await desk.hub.ask(tuple(files.values()))
 
 
-async def plan(desk: Desk, job: str, snapshot_id: str) -> operator_pb2.PlanReply:
+def old_addresses_of(
+    request: operator_pb2.RestoreRequest | operator_pb2.PlanRequest,
+) -> OldAddresses:
+    """What is asked for; whoever says nothing has commands that name others refused."""
+    if not request.old_addresses:
+        return OldAddresses.REFUSE
+    of = f"old_addresses of {type(request).__name__}"
+    return member_of(OldAddresses, request.old_addresses, of)
+
+
+async def plan(desk: Desk, request: operator_pb2.PlanRequest) -> operator_pb2.PlanReply:
     """Where a restore would put each worker now; a refusal is an answer, not an error."""
-    snapshot = await snapshot_to_restore(desk, job, snapshot_id)
+    job = request.job
+    snapshot = await snapshot_to_restore(desk, job, request.snapshot)
     files = await ask_program_files(desk, snapshot)
-    planned = desk.control.plan(snapshot, files)
+    planned = desk.control.plan(
+        snapshot,
+        files,
+        explain=request.explain,
+        cold_start=request.cold_start,
+        old_addresses=old_addresses_of(request),
+    )
     reply = operator_pb2.PlanReply(
         refused=[to_proto(each, records_pb2.NodeReasons) for each in planned.reasons],
         unseen=desk.control.unseen(job),
+        fits=[to_proto(each, records_pb2.NodeFit) for each in planned.fits],
     )
     if planned.failure is not None:
         reply.failure.CopyFrom(to_proto(planned.failure, records_pb2.Failure))

@@ -111,6 +111,8 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             unix_s=now,
             files=await reading.ask_program_files(desk, snapshot),
             old_run_ended=request.old_run_ended,
+            cold_start=request.cold_start,
+            old_addresses=reading.old_addresses_of(request),
         )
         async for event in self._begin(desk, asked.restore, asked):
             yield event
@@ -189,7 +191,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             check_name("job", request.job)
             desk = self._desk()
             await desk.gathered(request.job)
-            return await reading.plan(desk, request.job, request.snapshot)
+            return await reading.plan(desk, request)
 
         return await _answered(context, planned())
 

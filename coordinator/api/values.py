@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from coordinator.core.model import (
     AttemptRecord,
     Failure,
+    NodeFit,
     NodeReasons,
     Plan,
     RestoreRecord,
@@ -52,6 +53,7 @@ class Planned:
     refused: tuple[NodeReasons, ...]
     failure: Failure | None
     unseen: str = ""  # why the restore would need `old_run_ended`, if it would
+    fits: tuple[NodeFit, ...] = ()  # where that was asked for: nodes that fit, chosen or not
 
 
 @dataclass(frozen=True)

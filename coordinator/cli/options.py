@@ -133,6 +133,27 @@ snapshot_option = option(
     "--snapshot", default="", metavar="ID", help="Which one.  [default: the newest]"
 )
 
+_on_mismatch = option(
+    "--on-mismatch",
+    type=click.Choice(["fail", "cold-start"]),
+    default="fail",
+    show_default=True,
+    help="Where no nodes fit the snapshot: refuse, or start the job's commands from scratch.",
+)
+_old_addresses = option(
+    "--old-addresses",
+    type=click.Choice(["refuse", "keep", "move"]),
+    default="refuse",
+    show_default=True,
+    help="Where such commands (or their environment) name hosts that are others now: refuse, keep "
+    "the names, or replace addresses by those of the nodes that take the workers.",
+)
+
+
+def mismatch_options(function: Function) -> Function:
+    """What to do where no nodes fit a snapshot."""
+    return _on_mismatch(_old_addresses(function))
+
 
 def directory(name: str, **settings: Any) -> Callable[[Function], Function]:
     """An option that takes a directory, which is made when it is missing."""

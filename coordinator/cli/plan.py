@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from coordinator.cli.options import asking, job_argument, snapshot_option
+from coordinator.cli.options import (
+    asking,
+    job_argument,
+    mismatch_options,
+    option,
+    snapshot_option,
+)
 from coordinator.cli.output import Output, plain
 from coordinator.cli.verb import ASKING, verb
 
@@ -12,15 +18,29 @@ from coordinator.cli.verb import ASKING, verb
 @verb(
     examples=(
         "allstop plan llm",
+        "allstop plan llm --explain",
         "allstop plan llm --snapshot llm-20261129-214424-579caf -o json",
     ),
     exits=(*ASKING, 4, 6, 12),
 )
 @job_argument
 @snapshot_option
+@option(
+    "--explain",
+    is_flag=True,
+    help="Name every node that fits too, and say why another one was chosen.",
+)
+@mismatch_options
 @asking
 @click.pass_obj
-def plan(output: Output, job: str, snapshot: str) -> int:
+def plan(
+    output: Output,
+    job: str,
+    snapshot: str,
+    explain: bool,
+    on_mismatch: str,
+    old_addresses: str,
+) -> int:
     """Say which node would take which worker of JOB, without doing it.
 
     When no set of nodes fits, every reason for every node is printed and the exit code is 6.
@@ -29,8 +49,18 @@ def plan(output: Output, job: str, snapshot: str) -> int:
     from coordinator.cli.tables import plan_view, reasons_lines
     from coordinator.core.errors import BugError
     from coordinator.core.failures import error_of
+    from coordinator.core.model import OldAddresses
 
-    answer = ask(output, lambda client: client.plan(job, snapshot))
+    answer = ask(
+        output,
+        lambda client: client.plan(
+            job,
+            snapshot,
+            explain=explain,
+            cold_start=on_mismatch == "cold-start",
+            old_addresses=OldAddresses(old_addresses),
+        ),
+    )
     if answer.failure is not None:
         error = error_of(answer.failure)
         error.details = error.details or tuple(reasons_lines(answer.refused))
@@ -44,7 +74,8 @@ def plan(output: Output, job: str, snapshot: str) -> int:
             "plan": plain(chosen),
             "refused": plain(answer.refused),
             "unseen": answer.unseen,
+            **({"fits": plain(answer.fits)} if explain else {}),
         },
-        lambda: plan_view(chosen, answer.refused, answer.unseen),
+        lambda: plan_view(chosen, answer.refused, answer.unseen, answer.fits),
     )
     return 0

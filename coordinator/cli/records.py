@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
@@ -19,6 +20,7 @@ from coordinator.core.model import (
     RankState,
     RestoreRecord,
     Snapshot,
+    WorkerRecord,
 )
 
 RANKS_A_LINE = 8
@@ -67,7 +69,25 @@ def snapshot_view(snapshot: Snapshot) -> Group:
             duration_text(worker.held_ms / 1000) if worker.held_ms else "-",
             str(len(worker.connections)),
         )
-    return Group(head, rows)
+    return Group(head, rows, *devices_view(snapshot.workers))
+
+
+def devices_view(workers: Iterable[WorkerRecord]) -> list[RenderableType]:
+    """What GPUs and libraries the workers ran on; one row for all that are alike."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for worker in workers:
+        models = Counter(gpu.model for gpu in worker.gpus)
+        gpus = ", ".join(f"{count} {model}" for model, count in models.items())
+        saved = bytes_text(worker.gpu_bytes) if worker.gpu_pids else "-"
+        driver = " ".join((worker.gpu_driver, worker.cuda_version and f"({worker.cuda_version})"))
+        ran = (gpus or "-", driver.strip() or "-", worker.nccl or "-", saved)
+        versions = ", ".join(worker.versions) or "-"
+        alike.setdefault((*ran, versions), []).append(worker.worker)
+    rows = table("WORKERS", "GPUS OF ITS NODE", "DRIVER (CUDA)", "NCCL", "SAVED", "VERSIONS")
+    for words, numbers in alike.items():
+        rows.add_row(listed([str(number) for number in numbers]), *words)
+    told = any(worker.gpus or worker.versions for worker in workers)
+    return [rows] if told else []
 
 
 def ranks_text(ranks: Iterable[RankState]) -> str:
@@ -107,7 +127,8 @@ def restore_view(restore: RestoreRecord) -> Group:
     head = fields(
         ("restore", restore.restore),
         ("job", restore.job),
-        ("snapshot", restore.snapshot),
+        ("not restored" if restore.cold else "snapshot", restore.snapshot),
+        ("started from scratch", restore.cold_why if restore.cold else ""),
         ("state", restore.state),
         ("reason", restore.reason),
         ("incarnation", str(restore.incarnation)),

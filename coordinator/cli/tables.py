@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
@@ -9,7 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.api.words import age_text, bytes_text
-from coordinator.core.model import Cut, NodeReasons, Plan, Snapshot
+from coordinator.core.model import (
+    Cut,
+    GpuMove,
+    NodeFacts,
+    NodeFit,
+    NodeReasons,
+    Plan,
+    Snapshot,
+)
 from coordinator.core.view import JobView, NodeView
 
 GOOD = ("running", "attached")
@@ -70,11 +79,13 @@ def _job_lines(jobs: Iterable[JobView]) -> list[RenderableType]:
 
 def nodes_view(nodes: Iterable[NodeView]) -> RenderableType:
     """One row per node; the reason of a lost one stands below it."""
+    views = list(nodes)
+    has_gpus = any(view.facts.gpus or view.facts.gpu_trouble for view in views)
     rows = table(
         "NODE", "ADDRESS", "STATE", "WORKERS", "CRIU", "FREE MEMORY", "FREE STAGING",
-        right=("FREE MEMORY", "FREE STAGING"),
+        *(("GPUS",) if has_gpus else ()), right=("FREE MEMORY", "FREE STAGING"),
     )  # fmt: skip
-    for view in nodes:
+    for view in views:
         workers = ", ".join(f"{worker.job}/{worker.worker}" for worker in view.workers)
         state = state_text(view.state)
         if view.reason:
@@ -87,8 +98,20 @@ def nodes_view(nodes: Iterable[NodeView]) -> RenderableType:
             view.facts.criu_version or "none",
             bytes_text(view.facts.memory_free_bytes),
             bytes_text(view.facts.staging_free_bytes),
+            *((gpus_text(view.facts),) if has_gpus else ()),
         )
     return or_nothing(rows, "no node: `allstop shim` attaches one")
+
+
+def gpus_text(facts: NodeFacts) -> str:
+    """`8 NVIDIA H200, driver 580.95.05`, and below it what is wrong with them."""
+    models = Counter(gpu.model for gpu in facts.gpus)
+    lines = [", ".join(f"{count} {model}" for model, count in models.items()) or "-"]
+    if facts.gpu_driver:
+        lines[0] += f", driver {facts.gpu_driver}"
+    lines += [f"GPU {gpu.index} is sick: {gpu.sick}" for gpu in facts.gpus if gpu.sick]
+    lines += [f"GPU {gpu.index} is divided (MIG)" for gpu in facts.gpus if gpu.mig]
+    return "\n".join([*lines, *([facts.gpu_trouble] if facts.gpu_trouble else [])])
 
 
 def snapshots_view(snapshots: Iterable[Snapshot], latest: str) -> RenderableType:
@@ -131,24 +154,53 @@ def placements_view(plan: Plan) -> RenderableType:
     return rows
 
 
-def plan_view(plan: Plan, refused: Iterable[NodeReasons], unseen: str = "") -> Group:
+def plan_view(
+    plan: Plan,
+    refused: Iterable[NodeReasons],
+    unseen: str = "",
+    fits: Iterable[NodeFit] = (),
+) -> Group:
     """A plan whole: places, rewritten addresses, notes, and the nodes that were not taken.
 
-    `unseen`: why the restore needs `--old-run-ended`, if it does.
+    `unseen`: why the restore needs `--old-run-ended`, if it does. `fits`: who fits, to explain.
     """
-    parts: list[RenderableType] = [
-        Text(f"restore {plan.snapshot} of job {plan.job}"),
-        placements_view(plan),
-    ]
+    head = f"restore {plan.snapshot} of job {plan.job}"
+    if plan.cold:
+        head = f"start job {plan.job} from scratch, not from {plan.snapshot}"
+    parts: list[RenderableType] = [Text(head), placements_view(plan)]
     if plan.addresses:
         moves = ", ".join(f"{move.old} -> {move.new}" for move in plan.addresses)
-        parts.append(Text(f"addresses rewritten in all images: {moves}"))
+        where = "arguments and environments" if plan.cold else "all images"
+        parts.append(Text(f"addresses rewritten in {where}: {moves}"))
+    parts += [Text(line) for line in devices_lines(plan)]
     parts += [Text(f"note: {note}", style="yellow") for note in plan.notes]
     if unseen:
         told = f"it will be refused without --old-run-ended, as the job may still run: {unseen}"
         parts.append(Text(told, style="yellow"))
+    parts += [Text(line) for line in fits_lines(fits)]
     parts += [Text(line, style="dim") for line in reasons_lines(refused)]
     return Group(*parts)
+
+
+def devices_lines(plan: Plan) -> list[str]:
+    """Which GPU takes the place of which, of each node that is another one now."""
+    told: dict[tuple[str, str], tuple[GpuMove, ...]] = {
+        (place.from_node, place.to_node): place.devices
+        for place in plan.placements
+        if place.devices
+    }
+    return [
+        f"GPUs of {old} on {new}: " + ", ".join(f"{move.old} -> {move.new}" for move in moves)
+        for (old, new), moves in told.items()
+    ]
+
+
+def fits_lines(fits: Iterable[NodeFit]) -> list[str]:
+    """Each node that fits a worker: the chosen one, and what speaks against the others."""
+    return [
+        f"{one.node}, worker {one.worker}: {'chosen: ' if one.chosen else ''}{one.why}"
+        for one in fits
+    ]
 
 
 def reasons_lines(refused: Iterable[NodeReasons]) -> list[str]:

@@ -23,9 +23,9 @@ from coordinator.core.events import CheckpointRequested, RestoreRequested
 from coordinator.core.failures import error_of, listed
 from coordinator.core.model import AttemptState, Cut, RestoreState, WorkerState
 from coordinator.core.pace import DEADLINES, Pace
-from coordinator.core.planner import plan
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
+from coordinator.core.starting import plan_or_start
 
 LIVE_NCCL = frozenset({"rebuild", "keep"})  # modes with communicators outside of a hold
 PHASE_MAX_S = 86400.0  # an order's hold is counted in 32 bits of milliseconds
@@ -130,7 +130,12 @@ def admit_restore(
             advice="bring one of its nodes back in reach, or make sure that none of its processes "
             "lives and say so with --old-run-ended",
         )
-    planned = plan(snapshot, cluster.candidates(job.name, event.files))
+    planned, cold_why = plan_or_start(
+        snapshot,
+        cluster.candidates(job.name, event.files),
+        cold_start=event.cold_start,
+        old_addresses=event.old_addresses,
+    )
     if planned.plan is None:
         if planned.failure is None:
             raise Refused("the planner refused without a reason", where=Where(job=job.name))
@@ -156,7 +161,8 @@ def admit_restore(
         snapshot=snapshot,
         plan=planned.plan,
         snapshot_id=snapshot.snapshot,
-        gpu=any(r.gpu_pids for r in snapshot.workers),
+        gpu=any(r.gpu_pids for r in snapshot.workers) and not planned.plan.cold,
+        cold_why=cold_why,
         old_incarnation=job.incarnation,
         strays=strays,
         records={r.worker: r for r in snapshot.workers},

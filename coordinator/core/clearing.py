@@ -31,7 +31,8 @@ def on_admitted(r: Restore, event: RestoreAdmitted, now: float) -> list[Command]
     r.close_round(Phase.ADMIT, now)
     r.ordered = r.admitted = True
     sent = r.open_round(Phase.FETCH, r.policy.fetch_s, now)
-    r.move(S.FETCHING, f"recorded as incarnation {r.incarnation}; images are brought to the nodes")
+    brought = "what the workers were started with is" if r.cold else "images are"
+    r.move(S.FETCHING, f"recorded as incarnation {r.incarnation}; {brought} brought to the nodes")
     return [*r.phase_orders(sent, now), r.announce(now)]
 
 
@@ -41,7 +42,8 @@ def on_fetched(r: Restore, event: Fetched, now: float) -> list[Command]:
     if more is not None:
         return more
     r.open_round(Phase.CLEAR, r.policy.admit_s, now, whom="the store")
-    r.move(S.CLEARING, "every image is in place; that the old incarnation goes is recorded first")
+    ready = "every node could start its worker" if r.cold else "every image is in place"
+    r.move(S.CLEARING, f"{ready}; that the old incarnation goes is recorded first")
     return [PutRestore(r.record()), r.announce(now)]
 
 
@@ -140,7 +142,8 @@ def toward_restore(r: Restore, now: float) -> list[Command]:
     extra = r.policy.gpu_restore_s + r.policy.gpu_unlock_s if r.gpu else 0.0
     extra += r.policy.admit_s + r.policy.margin_s  # the release is recorded before it is ordered
     restoring = r.open_round(Phase.RESTORE, r.policy.rebuild_s, now, holds=True, hold_extra_s=extra)
-    r.move(S.RESTORING, "the nodes are clear; the trees are restored, stopped")
+    what = "they make ready to start the workers" if r.cold else "the trees are restored, stopped"
+    r.move(S.RESTORING, f"the nodes are clear; {what}")
     return [*r.phase_orders(restoring, now), r.announce(now)]
 
 

@@ -56,6 +56,7 @@ class SendOrder(Command):
     addresses: tuple[AddressMove, ...] = ()
     connections: tuple[Endpoint, ...] = ()
     devices: tuple[GpuMove, ...] = ()
+    cold: bool = False  # start the command from scratch instead of putting images back
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from coordinator.core.model import (
     Finding,
     JobRecord,
     NodeFacts,
+    OldAddresses,
     Phase,
     RankState,
     Snapshot,
@@ -106,6 +107,8 @@ class RestoreRequested(Event):
     unix_s: float
     files: tuple[NodeFacts, ...] = ()  # answers of the nodes, facts with `files` filled in
     old_run_ended: bool = False  # the operator has made sure of that, where nobody is in reach
+    cold_start: bool = False  # where no nodes fit: start the job's commands from scratch
+    old_addresses: OldAddresses = OldAddresses.REFUSE  # in these commands
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,13 @@ from coordinator.core.model import (
     AttemptRecord,
     JobRecord,
     NodeFacts,
+    OldAddresses,
     RestoreRecord,
     Snapshot,
 )
-from coordinator.core.planner import Planned, plan
+from coordinator.core.planner import Planned
 from coordinator.core.running import AnyAction, Running
+from coordinator.core.starting import plan_or_start
 from coordinator.core.view import JobView, NodeView, job_views, node_views
 
 
@@ -32,9 +34,27 @@ class Questions:
     _problems: dict[str, list[str]]
     epoch: int
 
-    def plan(self, snapshot: Snapshot, files: Sequence[NodeFacts] = ()) -> Planned:
-        """Say where a snapshot would go now, or why nowhere, without doing it."""
-        return plan(snapshot, self._cluster.candidates(snapshot.job, files))
+    def plan(
+        self,
+        snapshot: Snapshot,
+        files: Sequence[NodeFacts] = (),
+        *,
+        explain: bool = False,
+        cold_start: bool = False,
+        old_addresses: OldAddresses = OldAddresses.REFUSE,
+    ) -> Planned:
+        """Say where a snapshot would go now, or why nowhere, without doing it.
+
+        Options as of a restore; `explain`: name the nodes that fit and are not taken, too.
+        """
+        planned, _ = plan_or_start(
+            snapshot,
+            self._cluster.candidates(snapshot.job, files),
+            cold_start=cold_start,
+            old_addresses=old_addresses,
+            explain=explain,
+        )
+        return planned
 
     def unseen(self, name: str) -> str:
         """Why a job's run may be taking steps out of sight, so that its restore is refused."""

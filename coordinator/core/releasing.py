@@ -37,7 +37,8 @@ def on_restored(r: Restore, event: Restored, now: float) -> list[Command]:
         return r.progress(sent, now)
     r.close_round(Phase.RESTORE, now)
     if not r.gpu:
-        return _record_release(r, now, "every tree is back")
+        back = "every node is ready to start" if r.cold else "every tree is back"
+        return _record_release(r, now, back)
     nxt = r.open_round(
         Phase.GPU_RESTORE,
         r.policy.gpu_restore_s,
@@ -106,7 +107,10 @@ def on_released(r: Restore, event: Released, now: float) -> list[Command]:
 def _runs(r: Restore, now: float) -> list[Command]:
     step = f" at step {r.snapshot.step}" if r.snapshot and r.snapshot.cut is Cut.STEP else ""
     r.failure = None
-    r.move(S.RUNNING, r.with_notes(f"snapshot {r.snapshot_id} runs again{step}"))
+    told = f"snapshot {r.snapshot_id} runs again{step}"
+    if r.cold:
+        told = f"started from scratch, not from snapshot {r.snapshot_id}, because {r.cold_why}"
+    r.move(S.RUNNING, r.with_notes(told))
     record = r.record()
     return [PutRestore(record), r.announce(now, last=True, restore=record)]
 

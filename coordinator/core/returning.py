@@ -49,6 +49,12 @@ class Restore(Action[RestoreState]):
     run_from: int = 1  # workers from this incarnation on are of the run that is replaced
     held: set[tuple[str, int]] = field(default_factory=set)  # those in reach, by node and number
     sure: bool = False  # one worker of that run is gone, so that it takes no more steps
+    cold_why: str = ""  # why the job is started from scratch instead
+
+    @property
+    def cold(self) -> bool:
+        """Whether nothing is put back: the job's commands are started from scratch."""
+        return self.plan.cold
 
     def ends(self, node: str, worker: int) -> None:
         """A worker on a node is gone: where it was of the run that is replaced, that is over."""
@@ -80,13 +86,17 @@ class Restore(Action[RestoreState]):
             old=tuple(OldWorker(*each) for each in sorted(self.held)),
             old_from=self.run_from,
             sure=self.sure,
+            cold=self.cold,
+            cold_why=self.cold_why,
         )
 
     def begin(self, now: float) -> list[Command]:
         """Have the restore recorded and the incarnation raised; nothing is touched before that."""
         self.open_round(Phase.ADMIT, self.policy.admit_s, now, whom="the store")
         moved = sum(p.from_node != p.to_node for p in self.plan.placements)
-        self.move(S.ADMITTING, f"planned: {len(self.members)} workers, {moved} on another node")
+        start = ", to be started from scratch" if self.cold else ""
+        told = f"planned: {len(self.members)} workers{start}, {moved} on another node"
+        self.move(S.ADMITTING, told)
         return [AdmitRestore(self.record(), self.old_incarnation), self.announce(now)]
 
     def announce(self, now: float, *, last: bool = False, **result: Any) -> Announce:
@@ -114,6 +124,8 @@ class Restore(Action[RestoreState]):
         """The workers as they are once released; their shims' next reports say the rest."""
         if self.snapshot is None:
             return []
+        if self.cold:
+            return [self._started(record) for record in self.snapshot.workers]
         return [
             WorkerState(
                 job=self.job,
@@ -131,6 +143,19 @@ class Restore(Action[RestoreState]):
             for record in self.snapshot.workers
         ]
 
+    def _started(self, record: WorkerRecord) -> WorkerState:
+        """A worker that begins from nothing: its shim has yet to tell of its ranks."""
+        return WorkerState(
+            job=self.job,
+            worker=record.worker,
+            workers=len(self.records),
+            state="running",
+            incarnation=self.incarnation,
+            root_pid=0,
+            world_size=0,
+            command=record.command,
+        )
+
     def common(self) -> dict[str, Any]:
         """What every order of this restore says."""
         if self.snapshot is None:
@@ -142,6 +167,7 @@ class Restore(Action[RestoreState]):
             "workers": len(self.snapshot.workers),
             "incarnation": self.incarnation,
             "addresses": self.plan.addresses,
+            "cold": self.cold,
         }
 
     def phase_orders(self, sent: Round, now: float) -> list[Command]:
@@ -201,6 +227,7 @@ def from_record(record: RestoreRecord, *, epoch: int, policy: Policy, now: float
         run_from=record.old_from or max(record.incarnation - 1, 1),
         held={(each.node, each.worker) for each in record.old},
         sure=record.sure,
+        cold_why=record.cold_why,
     )
 
 

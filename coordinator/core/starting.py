@@ -25,11 +25,33 @@ from coordinator.core.model import (
     Plan,
     Snapshot,
 )
-from coordinator.core.planner import Planned, refusal
+from coordinator.core.planner import Planned, plan, refusal
 
 NOTED = 16  # reasons that a plan's notes repeat
+TOLD = 3  # those in the one sentence of a record
 
 Chosen = Sequence[tuple[Group, Candidate]]
+
+
+def plan_or_start(
+    snapshot: Snapshot,
+    candidates: Iterable[Candidate],
+    *,
+    cold_start: bool = False,
+    old_addresses: OldAddresses = OldAddresses.REFUSE,
+    explain: bool = False,
+) -> tuple[Planned, str]:
+    """The plan of a restore, or, with `cold_start` and only where none fits, of a start.
+
+    Returns it with the reason why it is a start; empty for a restore, or a refusal of both.
+    """
+    nodes = list(candidates)
+    planned = plan(snapshot, nodes, explain=explain)
+    if planned.failure is None or not cold_start:
+        return planned, ""
+    refused = planned.failure
+    why = "; ".join([refused.what, *refused.details[:TOLD]])
+    return plan_start(snapshot, nodes, refused, old_addresses), why
 
 
 def plan_start(

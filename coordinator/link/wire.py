@@ -61,6 +61,7 @@ def _undo(order: commands.SendOrder, message: shim_pb2.Order) -> None:
 
 def _fetch(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.fetch.record.CopyFrom(_record(order))
+    message.fetch.cold = order.cold
 
 
 def _clear(order: commands.SendOrder, message: shim_pb2.Order) -> None:

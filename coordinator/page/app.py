@@ -115,7 +115,7 @@ class Page:
 
     async def _plan(self, request: Request) -> Response:
         wanted = request.query_params.get("snapshot", "")
-        planned = await self._client.plan(request.path_params["job"], wanted)
+        planned = await self._client.plan(request.path_params["job"], wanted, explain=True)
         return JSONResponse(asdict(planned), headers=HEADERS)
 
     async def _trace(self, request: Request) -> Response:

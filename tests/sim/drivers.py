@@ -232,6 +232,11 @@ class SimImageStore:
         has_effect("put")
         return await self._shared.put(staged, manifest, progress=progress, deadline_s=deadline_s)
 
+    async def manifest(self, place: str, digest: str, *, deadline_s: float) -> Manifest:
+        """Read one."""
+        await self.machine.act("fetch", deadline_s)
+        return await self._shared.manifest(place, digest, deadline_s=deadline_s)
+
     async def fetch(self, place: str, digest: str, into: Path, **how: Any) -> Manifest:
         """Bring images here."""
         await self.machine.act("fetch", how["deadline_s"])
@@ -317,6 +322,9 @@ class SimProbe:
     def current(self) -> NodeFacts:
         """As always."""
         return self._facts
+
+    def look_at_gpus(self) -> None:
+        """There are none."""
 
     def refresh(self) -> NodeFacts:
         """As always."""

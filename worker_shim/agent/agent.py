@@ -308,6 +308,8 @@ class Agent:
             if lane.worker.alive and not lane.busy and not lane.worker.action:
                 await asyncio.to_thread(logs.give_back, lane.worker.directory / LOG)
         facts, states = self._probe.refresh(), self.states()
+        if not any(state.action for state in states):
+            self._probe.look_at_gpus()
         changed = facts if facts != self._told else None
         now = time.monotonic()
         silent_s = now - self._told_at

@@ -17,6 +17,7 @@ from worker_shim.files.driver import LinuxFileDriver
 from worker_shim.hook import install
 from worker_shim.images.directory import DirectoryStore
 from worker_shim.images.staging import Staging
+from worker_shim.inventory.inventory import GpuInventory
 from worker_shim.network.driver import NftNetworkDriver
 from worker_shim.process.control import ControlPage
 from worker_shim.process.driver import LinuxProcessDriver
@@ -55,7 +56,8 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     store = DirectoryStore(options.store_dir, options.node)
     staging = Staging(options.staging_dir, options.node)
     images = CriuDriver(commands, program=options.criu)
-    probe = NodeProbe(options.node, options.address, images, store, staging)
+    gpus = GpuInventory(commands)
+    probe = NodeProbe(options.node, options.address, images, store, staging, gpus=gpus)
     cuda, eyes = choose(options.gpu_engine, commands), NodeEyes(commands)
 
     def sight() -> NodeSight:
@@ -78,5 +80,6 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
         run_root=options.run_dir,
         copy_limit_bytes=options.copy_limit_bytes,
         save_before_kill=lambda: Precaution.SAVE_BEFORE_KILL in precautions(sight().situation),
+        gpus=gpus,
     )
     return drivers, probe

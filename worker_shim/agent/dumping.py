@@ -10,6 +10,7 @@ from dataclasses import replace
 from coordinator.core.errors import DriverError, Refused
 from coordinator.core.model import Cut, WorkerRecord
 from worker_shim.agent import holding
+from worker_shim.agent.launched import named_in
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Dumped, Worker
 from worker_shim.criu.port import DumpStats, ImageFacts
@@ -17,6 +18,7 @@ from worker_shim.files.port import OpenFile
 from worker_shim.images import manifest as manifests
 from worker_shim.images.port import Manifest
 from worker_shim.images.staging import FILES, IMAGES, listed
+from worker_shim.inventory.recording import gpu_facts
 from worker_shim.network.port import Sockets
 from worker_shim.process.port import DEAD, Tree
 
@@ -177,6 +179,7 @@ async def _record(
     node = worker.drivers.facts.current()
     programs = await worker.programs if worker.programs is not None else ()
     worker.programs = None
+    gpu_pids = tuple(process.pid for process in worker.gpus)
     return WorkerRecord(
         job=worker.job,
         worker=worker.worker,
@@ -199,12 +202,11 @@ async def _record(
         held_ms=0,
         dump_ms=stats.took_ms,
         command=worker.command,
-        gpus=node.gpus if worker.gpus else (),
-        gpu_pids=tuple(process.pid for process in worker.gpus),
+        gpu_pids=gpu_pids,
         gpu_bytes=worker.gpu_bytes,
-        gpu_driver=node.gpu_driver if worker.gpus else "",
-        cuda_version=node.cuda_version if worker.gpus else "",
         nccl=worker.nccl,
+        named=named_in(worker.launched.env) if worker.launched is not None else (),
+        **gpu_facts(worker.drivers.gpus, gpu_pids, programs, before_s=worker.claimed_s),
     )
 
 
@@ -224,4 +226,5 @@ def _manifest(worker: Worker, order: Order, open_files: tuple[OpenFile, ...]) ->
         workers=worker.workers,
         command=worker.command,
         run_directory=str(worker.directory),
+        launch=worker.launched,
     )

@@ -46,6 +46,7 @@ class Order:
     addresses: tuple[AddressMove, ...] = ()
     connections: tuple[Endpoint, ...] = ()
     devices: tuple[GpuMove, ...] = ()
+    cold: bool = False  # start the command from scratch instead of putting images back
 
     @property
     def key(self) -> Key:

@@ -14,6 +14,7 @@ from worker_shim.cuda.port import CudaDriver
 from worker_shim.files.port import FileDriver
 from worker_shim.images.port import ImageStore
 from worker_shim.images.staging import Staging
+from worker_shim.inventory.inventory import GpuInventory
 from worker_shim.network.port import NetworkDriver
 from worker_shim.process.port import ProcessDriver, Tree, unheard
 
@@ -110,3 +111,4 @@ class Drivers:
     eyes: NodeEyes = field(default_factory=NodeEyes)
     copy_limit_bytes: int = 8 << 30
     save_before_kill: Callable[[], bool] = lambda: False  # of GPU processes
+    gpus: GpuInventory | None = None  # None: nobody looks for any

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from coordinator.core.errors import BadRequest, DriverError, Refused
 from coordinator.core.model import Endpoint, WorkerRecord
+from worker_shim.agent import starting
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.criu.port import ImageFacts
-from worker_shim.images.port import Manifest
+from worker_shim.images.port import Launch, Manifest
 from worker_shim.images.staging import FILES, IMAGES
 from worker_shim.network.port import Sockets, moved
 
@@ -36,6 +37,7 @@ class Restoration:
     facts: ImageFacts
     connections: tuple[Endpoint, ...] = ()
     locked: Sockets | None = None  # what this restore has locked already
+    start: Launch | None = None  # it is started from scratch, by this; see `starting`
 
 
 def _record(order: Order) -> WorkerRecord:
@@ -54,6 +56,13 @@ def _restoration(worker: Worker, order: Order) -> Restoration:
 async def fetch(worker: Worker, order: Order, deadline: Deadline, progress: Progress) -> Outcome:
     """Bring the images to this node and verify every byte; a worker that runs here is untouched."""
     record, drivers = _record(order), worker.drivers
+    if order.cold:
+        manifest, note = await starting.fetch(worker, record, deadline)
+        _require_own(worker, manifest)
+        nothing = (Path(), manifest, starting.NOTHING, starting.NOBODY)
+        made = Restoration(order.action, record, *nothing, start=manifest.launch)
+        worker.restoration = made
+        return Outcome(note=note)
     need = int(record.image_bytes * FETCH_ROOM_FACTOR)
     await worker.dropped(deadline_s=deadline.left_s)
     place = drivers.staging.create(worker.job, worker.worker, order.action, need_bytes=need)
@@ -66,14 +75,18 @@ async def fetch(worker: Worker, order: Order, deadline: Deadline, progress: Prog
         deadline_s=deadline.left_s,
     )
     deadline.lap("images")
-    if (manifest.job, manifest.worker) != (worker.job, worker.worker):
-        raise DriverError(
-            f"the manifest is of worker {manifest.job}/{manifest.worker}", where=worker.where
-        )
+    _require_own(worker, manifest)
     facts = await asyncio.to_thread(drivers.images.facts, place / IMAGES)
     sockets = await asyncio.to_thread(drivers.images.sockets, place / IMAGES)
     worker.restoration = Restoration(order.action, record, place, manifest, sockets, facts)
     return Outcome(note=f"{len(manifest.files)} files")
+
+
+def _require_own(worker: Worker, manifest: Manifest) -> None:
+    if (manifest.job, manifest.worker) != (worker.job, worker.worker):
+        raise DriverError(
+            f"the manifest is of worker {manifest.job}/{manifest.worker}", where=worker.where
+        )
 
 
 async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
@@ -90,6 +103,8 @@ async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         worker.state = ""
         return Outcome(note="the old worker is gone; none comes here")
     restoration = _restoration(worker, order)
+    if restoration.start is not None:
+        return await starting.clear(worker, order, deadline)
     restoration.connections = order.connections
     worker.restored_by = order.action
     deadline.lap("check")
@@ -167,6 +182,10 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     restoration, drivers = _restoration(worker, order), worker.drivers
     if worker.restored_by != order.action:
         raise Refused(f"{order.action} has not cleared this node", where=worker.where)
+    if restoration.start is not None:
+        start = restoration.start
+        restoration.start = await starting.restore(worker, order, start, deadline)
+        return Outcome(note="ready to be started from scratch")
     manifest, images = restoration.manifest, restoration.place / IMAGES
     # Not in CLEAR: old workers on other nodes may write to a shared file until all are cleared.
     aside = await asyncio.to_thread(
@@ -188,6 +207,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.log_began = {file.path: file.size_bytes for file in manifest.open_files}
     worker.take_directory()
     worker.command, worker.workers = manifest.command, order.workers or manifest.workers
+    worker.launched = manifest.launch
     if manifest.page:
         page = {**manifest.page, "incarnation": order.incarnation}
         worker.page = drivers.hook.renew(worker.directory, page, manifest.slots)
@@ -229,7 +249,9 @@ def leaving(
 async def release(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     """Network unlock, SIGCONT, release: every worker of the job is back, so this one may run."""
     worker.require_claimed(order.action)
-    _restoration(worker, order)
+    restoration = _restoration(worker, order)
+    if restoration.start is not None:
+        return await starting.release(worker, restoration.start, deadline)
     worker.require_tree()
     deadline.lap("check")
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)

@@ -110,6 +110,7 @@ async def _run(
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await watched.close()
+            await probe.close()
             stop_metrics()
             if agent.copying:
                 _end_anyway(code)

@@ -21,7 +21,7 @@ from worker_shim.agent.strays import kill_strays
 from worker_shim.cuda.killing import take_off
 from worker_shim.cuda.port import GpuProcess
 from worker_shim.images.names import checked_name
-from worker_shim.images.port import Manifest
+from worker_shim.images.port import Launch, Manifest
 from worker_shim.process.port import LaunchSpec, Tree
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Worker:
     changed: Notice
     workers: int = 0
     command: tuple[str, ...] = ()
+    launched: Launch | None = None  # what it was started with, wherever that was
     directory: Path = field(default_factory=Path)
     state: str = ""
     incarnation: int = 0
@@ -73,6 +74,7 @@ class Worker:
     page: Page | None = None
     generation: int = 0
     held_since: float | None = None
+    claimed_s: float = 0.0  # when an action took it, on the monotonic clock
     last_held_ms: int = 0
     stopped: bool = False  # a STOP order ended it
     fenced: str = ""  # why it was ended: it is not the job, or not any more
@@ -149,6 +151,8 @@ class Worker:
             )
         if self.action not in ("", action):
             raise Busy(f"the worker is held by {self.action}", where=self.where)
+        if not self.action:
+            self.claimed_s = time.monotonic()
         self.action = action
 
     def require_claimed(self, action: str) -> None:
@@ -165,6 +169,7 @@ class Worker:
         self.take_directory()
         self.workers, self.command, self.state = spec.workers, tuple(spec.argv), "starting"
         self.gpu, self.gpus = False, ()
+        self.launched = Launch(tuple(spec.argv), dict(spec.env), str(spec.cwd), spec.slots)
         self.page, additions, notes = self.drivers.hook.install(
             self.directory, spec.env, worker=self.worker, slots=spec.slots
         )

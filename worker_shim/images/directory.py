@@ -141,6 +141,12 @@ class DirectoryStore:
         work = partial(_fetch, source, digest, into, job, self._known)
         return await bounded(work, job, deadline_s, f"reading {place} from the image store")
 
+    async def manifest(self, place: str, digest: str, *, deadline_s: float) -> Manifest:
+        """Read the manifest alone, verified; raises as `fetch`."""
+        source, job = inside(self.root, place), Transfer(0, lambda done, total: None)
+        work = partial(_manifest, source, digest)
+        return await bounded(work, job, deadline_s, f"reading {place} from the image store")
+
     def place(self, job: str, action: str, worker: int) -> str:
         """Where `put` publishes the images of an action, relative to the root."""
         return f"{checked_name(job, 'job')}/{checked_name(action, 'action')}/{worker}"
@@ -181,7 +187,7 @@ def _untouched(half: Path, seconds: float) -> bool:
     return time.time() - newest >= seconds
 
 
-def _fetch(source: Path, digest: str, into: Path, job: Transfer, known: KnownFiles) -> Manifest:
+def _manifest(source: Path, digest: str) -> Manifest:
     try:
         encoded = (source / manifests.FILE_NAME).read_bytes()
     except FileNotFoundError as error:
@@ -191,7 +197,11 @@ def _fetch(source: Path, digest: str, into: Path, job: Transfer, known: KnownFil
         ) from error
     except OSError as error:
         raise _store_error(error, source) from error
-    manifest = manifests.decode(encoded, digest)
+    return manifests.decode(encoded, digest)
+
+
+def _fetch(source: Path, digest: str, into: Path, job: Transfer, known: KnownFiles) -> Manifest:
+    manifest = _manifest(source, digest)
     job.total_bytes = sum(file.size_bytes for file in manifest.files)
     copies = [
         Copy(inside(source, file.name), inside(into, file.name), file.name, file.size_bytes)

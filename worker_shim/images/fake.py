@@ -83,6 +83,14 @@ class FakeImageStore:
         progress(total, total)
         return manifest
 
+    async def manifest(self, place: str, digest: str, *, deadline_s: float) -> Manifest:
+        """As a real store reads it."""
+        self._fail()
+        await self._answer()
+        if place not in self.published:
+            raise DriverError(f"the image store has no {place}")
+        return manifests.decode(self.published[place][0], digest)
+
     def place(self, job: str, action: str, worker: int) -> str:
         """As a real store names it."""
         return f"{job}/{action}/{worker}"

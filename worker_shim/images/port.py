@@ -20,6 +20,16 @@ class StoredFile:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """What a worker was started with, before its shim added anything of its own."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    slots: int  # ranks that fit into its control page
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything that is needed to put one worker back, beside the images themselves."""
 
@@ -36,6 +46,7 @@ class Manifest:
     workers: int
     command: tuple[str, ...]
     run_directory: str
+    launch: Launch | None = None  # None: kept by no version before
 
 
 class ImageStore(Protocol):
@@ -72,6 +83,9 @@ class ImageStore(Protocol):
 
         Raises DriverError naming the file that is missing or differs.
         """
+
+    async def manifest(self, place: str, digest: str, *, deadline_s: float) -> Manifest:
+        """Read the manifest alone; raises DriverError when it is missing or not the one wanted."""
 
     def place(self, job: str, action: str, worker: int) -> str:
         """Where `put` publishes the images of an action."""

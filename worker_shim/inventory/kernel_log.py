@@ -47,7 +47,7 @@ def xids(log: Path) -> dict[str, tuple[int, ...]] | None:
 
 
 def _records(log_fd: int) -> list[str]:
-    """/dev/kmsg gives one record a read, `level,number,microseconds,flags;text`, and then EAGAIN."""
+    """/dev/kmsg gives `level,number,microseconds,flags;text` one a read, and then EAGAIN."""
     records: list[str] = []
     rest = ""
     while len(records) < RECORDS_MAX:

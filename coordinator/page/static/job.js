@@ -185,7 +185,9 @@ function drawPlan({ plan }) {
   if (plan.unseen) parts.push(callout("bad", element("strong", {}, "The job may still run out of sight: "), `${plan.unseen}. A restore needs --old-run-ended.`))
   if (plan.plan) parts.push(placements(plan.plan))
   for (const note of plan.plan?.notes ?? []) parts.push(callout("calm", note))
-  if (plan.refused.length) parts.push(element("h3", {}, "Nodes that cannot take a worker, and why"), refusals(plan.refused))
+  const others = (plan.fits ?? []).filter((each) => !each.chosen).map(({ node, worker, why }) => ({ node, worker, reasons: [why] }))
+  if (others.length) parts.push(element("h3", {}, "Nodes that fit too, and why they were not chosen"), refusals(others, "others"))
+  if (plan.refused.length) parts.push(element("h3", {}, "Nodes that cannot take a worker, and why"), refusals(plan.refused, "reasons"))
   const beside = plan.plan ? element("span", { class: "beside mono dim" }, plan.plan.snapshot) : null
   return panel(title, beside, ...parts)
 }
@@ -206,7 +208,7 @@ function placements(plan) {
 }
 
 // One line for a node and one set of reasons, with all workers that they keep away.
-function refusals(refused) {
+function refusals(refused, id) {
   const lines = new Map()
   for (const { node, worker, reasons } of refused) {
     const key = `${node}: ${reasons.join("; ")}`
@@ -218,6 +220,6 @@ function refusals(refused) {
     cells: [element("span", { class: "strong" }, node), workers.join(", "), element("ul", { class: "reasons" }, reasons.map((each) => element("li", {}, each)))],
   }))
   const made = table([["Node"], ["Workers"], ["Reasons", "wide"]], rows, "Reasons")
-  made.id = "reasons"
+  made.id = id
   return made
 }
