@@ -38,10 +38,11 @@ class NodeProbe:
         staging: Staging,
         *,
         gpus: GpuInventory | None = None,
+        gpu_engine: str = "",
     ) -> None:
         """`address` empty: that of the default interface, or of the first that is not loopback.
 
-        `gpus` None: nobody looks for any.
+        `gpus` None: nobody looks for any. `gpu_engine`: what can save device memory here.
         """
         self._images, self._store, self._staging = images, store, staging
         self._gpus = gpus
@@ -60,6 +61,7 @@ class NodeProbe:
             store=store.identity,
             shim_version=own_version(),
             boot_id=_boot_id(),
+            gpu_engine=gpu_engine,
         )
 
     def current(self) -> NodeFacts:
@@ -101,10 +103,6 @@ class NodeProbe:
         if looking is not None:
             await looking
         return replace(self.refresh(), files=found)
-
-    def has_engine(self, engine: str) -> None:
-        """What can save device memory here: library, program; empty: nothing."""
-        self._facts = replace(self._facts, gpu_engine=engine)
 
     def look_at_gpus(self) -> None:
         """Have the GPUs looked at now and then; for who is called all the time.

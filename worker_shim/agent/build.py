@@ -56,9 +56,17 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     store = DirectoryStore(options.store_dir, options.node)
     staging = Staging(options.staging_dir, options.node)
     images = CriuDriver(commands, program=options.criu)
-    gpus = GpuInventory(commands)
-    probe = NodeProbe(options.node, options.address, images, store, staging, gpus=gpus)
-    cuda, eyes = choose(options.gpu_engine, commands), NodeEyes(commands)
+    gpus, cuda = GpuInventory(commands), choose(options.gpu_engine, commands)
+    probe = NodeProbe(
+        options.node,
+        options.address,
+        images,
+        store,
+        staging,
+        gpus=gpus,
+        gpu_engine=cuda.engine,
+    )
+    eyes = NodeEyes(commands)
 
     def sight() -> NodeSight:
         now = probe.current()

@@ -22,6 +22,9 @@ BY_NVLINK = 2  # NVML_P2P_CAPS_INDEX_NVLINK
 
 Answer = TypeVar("Answer")
 
+# the second one is no NVMLError: it is how pynvml tells of some functions that a driver lacks
+REFUSED = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
+
 
 def main(drivers: Path, kernel_log: Path) -> dict[str, Any]:
     """The whole inventory; `trouble` says why it is not whole."""
@@ -56,7 +59,7 @@ def _ask(question: Callable[..., Answer], *arguments: Any) -> Answer | None:
     """An answer, or None where this driver does not know or the GPU does not have it."""
     try:
         return question(*arguments)
-    except pynvml.NVMLError:
+    except REFUSED:
         return None
 
 
@@ -64,7 +67,7 @@ def _handle(index: int) -> Any:
     """The GPU, or why there is none of this number to talk to."""
     try:
         return pynvml.nvmlDeviceGetHandleByIndex(index)
-    except pynvml.NVMLError as error:
+    except REFUSED as error:
         return f"NVML: {error}"
 
 
@@ -79,7 +82,7 @@ def _gpu(index: int, handle: Any, looked: dict[str, None]) -> dict[str, Any]:
             "memory_free_bytes": memory.free,
             "pci_address": _text(pci.busId).lower(),
         }
-    except pynvml.NVMLError as error:
+    except REFUSED as error:
         uuid = _ask(pynvml.nvmlDeviceGetUUID, handle) or ""
         return {"index": index, "uuid": uuid, "sick": f"NVML: {error}"}
     capability = _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
@@ -181,6 +184,6 @@ def _text(value: Any) -> str:
 if __name__ == "__main__":
     try:
         inventory = main(Path(sys.argv[1]), Path(sys.argv[2]))
-    except pynvml.NVMLError as failed:
+    except REFUSED as failed:
         inventory = {"trouble": f"NVML: {failed}"}
     json.dump(inventory, sys.stdout)
