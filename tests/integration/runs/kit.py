@@ -44,6 +44,7 @@ class Talk:
 
     def __init__(self, lab: Lab, root: Path, criu: str) -> None:
         self.lab, self.shared = lab, root / "job"
+        self.program = PROGRAMS / "talk.py"
         self.shared.mkdir(parents=True)
         self.deployment = Deployment(lab, root, options=("--criu", criu))
         self.deployment.start_control_plane(*POLICY)
@@ -53,13 +54,22 @@ class Talk:
             stdout=subprocess.DEVNULL,
         )
 
+    def environment(self, worker: int) -> dict[str, str]:
+        """Further variables of a worker."""
+        return {}
+
     def run(self, worker: int, on: str, hosts: tuple[str, str]) -> subprocess.Popen[Any]:
         """`allstop shim run` of one worker; the hosts are those of worker 0 and 1."""
         addresses = ",".join(self.lab.hosts[name].address for name in hosts)
         outside = f"{self.lab.control.address}:{OUTSIDE_PORT}"
-        program = [sys.executable, str(PROGRAMS / "talk.py"), str(worker), addresses, outside]
+        program = [sys.executable, str(self.program), str(worker), addresses, outside]
         self.deployment.start_worker(
-            self.lab.hosts[on], JOB, workers=2, worker=worker, argv=[*program, str(self.shared)]
+            self.lab.hosts[on],
+            JOB,
+            workers=2,
+            worker=worker,
+            argv=[*program, str(self.shared)],
+            env=self.environment(worker),
         )
         return self.deployment.shims[on]
 
