@@ -101,6 +101,8 @@ def shape_of_node(facts: NodeFacts) -> tuple[object, ...]:
 def kind_reasons(want: Wanted, facts: NodeFacts) -> list[str]:
     """Why GPUs of this kind, with this driver, cannot take the place of the old ones."""
     here = by_index(facts.gpus)
+    if not want.gpus:
+        return _unknown(want, facts)
     if facts.gpu_trouble:
         return [f"its GPUs cannot be relied on: {facts.gpu_trouble}"]
     if not here:
@@ -122,6 +124,14 @@ def kind_reasons(want: Wanted, facts: NodeFacts) -> list[str]:
     if not facts.gpu_engine:
         reasons.append("nothing there can put device memory back (cuda-checkpoint, cuda-bindings)")
     return reasons
+
+
+def _unknown(want: Wanted, facts: NodeFacts) -> list[str]:
+    """Without an inventory at the checkpoint there is no map; on its own node there need be none."""
+    home = want.records[0].node
+    if facts.node == home:
+        return []
+    return [f"the snapshot does not say which GPUs {home} had, so that only {home} can take it"]
 
 
 def _pair_reasons(want: Wanted, here: Sequence[Gpu]) -> list[str]:
@@ -148,6 +158,8 @@ def now_reasons(want: Wanted, facts: NodeFacts, back: Mapping[int, int] | None) 
 
     `back`: bytes by index that come back when the job's own workers there go; None: all in use.
     """
+    if not want.gpus:
+        return []
     here = by_index(facts.gpus)
     reasons = [f"GPU {g.index} ({g.uuid or 'unknown'}) is sick: {g.sick}" for g in here if g.sick]
     if back is None or len(here) != len(want.gpus):
@@ -181,7 +193,7 @@ def coming_back(own: Sequence[WorkerRecord]) -> dict[int, int] | None:
 def device_map(old: Iterable[Gpu], new: Iterable[Gpu]) -> tuple[GpuMove, ...]:
     """Every old GPU with its new one; empty where they are the same ones."""
     before, after = by_index(old), by_index(new)
-    if {g.uuid for g in before} == {g.uuid for g in after}:
+    if not before or {g.uuid for g in before} == {g.uuid for g in after}:
         return ()
     return tuple(GpuMove(a.uuid, b.uuid) for a, b in zip(before, after, strict=True))
 
@@ -189,7 +201,7 @@ def device_map(old: Iterable[Gpu], new: Iterable[Gpu]) -> tuple[GpuMove, ...]:
 def layout_differs(want: Wanted, facts: NodeFacts) -> list[str]:
     """What differs and is allowed, one sentence each; each costs one, at most LAYOUT_MAX."""
     here = by_index(facts.gpus)
-    if {g.uuid for g in want.gpus} == {g.uuid for g in here}:
+    if not want.gpus or {g.uuid for g in want.gpus} == {g.uuid for g in here}:
         return []
     told: list[str] = []
     if [(g.pci_address, g.minor) for g in want.gpus] != [(g.pci_address, g.minor) for g in here]:

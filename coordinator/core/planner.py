@@ -90,7 +90,8 @@ class _Fitting:
         """Equal for pairs whose GPUs are of the same kinds."""
         want = group.gpus
         here = devices.shape_of_node(node.facts)
-        return self.kind(("gpus", want and want.shape)), self.kind(("gpus of", here))
+        home = (group.node, node.facts.node) if want is not None and not want.gpus else ()
+        return self.kind(("gpus", want and want.shape, home)), self.kind(("gpus of", here))
 
     def of_gpus(self, group: Group, node: Candidate) -> list[str]:
         """Reasons that lie in GPUs; nothing for workers without state on one."""

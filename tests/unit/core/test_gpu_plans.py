@@ -146,6 +146,20 @@ def test_many_gpus_that_differ_are_told_in_few_words() -> None:
     assert len(planned.reasons[0].reasons) == 5
 
 
+def test_without_an_inventory_at_the_checkpoint_only_the_same_node_fits() -> None:
+    made = snapshot(trainer(0, "node-1", gpus=(), gpu_driver=""))
+    bare = [Candidate(facts("node-1")), Candidate(facts("node-3"))]
+    for nodes in ([Candidate(node("node-1")), Candidate(node("node-2"))], bare):
+        planned = plan(made, nodes)
+        assert places(planned) == {0: "node-1"}
+        assert devices(planned) == {}
+        refused = plan(made, nodes[1:])
+        assert refused.plan is None
+        assert refused.reasons[0].reasons == (
+            "the snapshot does not say which GPUs node-1 had, so that only node-1 can take it",
+        )
+
+
 # -- device memory ---------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from tests.support.core_checks import answer_until
 from tests.support.core_restores import half_lost_world, incarnations
 from tests.support.core_shims import GIB, PROGRAM, facts
 from tests.support.core_world import World
-from tests.unit.core.test_devices import A100, gpus, node, trainer
+from tests.unit.core.test_gpu_plans import A100, gpus, node, trainer
 from tests.unit.core.test_planner import places, snapshot, worker
 
 S = RestoreState
