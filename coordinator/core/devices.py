@@ -127,7 +127,7 @@ def kind_reasons(want: Wanted, facts: NodeFacts) -> list[str]:
 
 
 def _unknown(want: Wanted, facts: NodeFacts) -> list[str]:
-    """Without an inventory at the checkpoint there is no map; on its own node there need be none."""
+    """Without an inventory at the checkpoint there is no map; its own node needs none."""
     home = want.records[0].node
     if facts.node == home:
         return []
