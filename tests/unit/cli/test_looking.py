@@ -209,6 +209,68 @@ def test_plan(cli: Cli, operator: FakeOperator) -> None:
     assert cli("plan", "llm", "-o", "json").json["plan"]["placements"][0]["to_node"] == "n2"
 
 
+def test_plan_explained(cli: Cli, operator: FakeOperator) -> None:
+    place = records.Placement(worker=1, from_node="n1", to_node="n2", why="it fits")
+    place.devices.add(old="GPU-a", new="GPU-b")
+    reply = pb.PlanReply(plan=records.Plan(job="llm", snapshot="llm-1", placements=[place]))
+    reply.fits.add(node="n2", worker=1, chosen=True, why="it fits")
+    reply.fits.add(node="n3", worker=1, why="it fits, and costs more than n2")
+    operator.replies["PlanRestore"] = reply
+    table = cli("plan", "llm", "--explain").out
+    assert "GPUs of n1 on n2: GPU-a -> GPU-b" in table
+    assert "n2, worker 1: chosen: it fits\n" in table
+    assert "n3, worker 1: it fits, and costs more than n2\n" in table
+    assert cli.request("PlanRestore").explain
+    told = cli("plan", "llm", "--explain", "-o", "json").json["fits"]
+    assert [(each["node"], each["chosen"]) for each in told] == [("n2", True), ("n3", False)]
+    assert "fits" not in cli("plan", "llm", "-o", "json").json
+
+
+def test_a_plan_to_start_from_scratch(cli: Cli, operator: FakeOperator) -> None:
+    plan = records.Plan(job="llm", snapshot="llm-1", cold=True)
+    plan.addresses.add(old="10.0.0.1", new="10.0.0.2")
+    operator.replies["PlanRestore"] = pb.PlanReply(plan=plan)
+    wish = ("--on-mismatch", "cold-start", "--old-addresses", "move")
+    table = cli("plan", "llm", *wish).out
+    assert "start job llm from scratch, not from llm-1" in table
+    assert "rewritten in arguments and environments: 10.0.0.1 -> 10.0.0.2" in table
+    asked = cli.request("PlanRestore")
+    assert (asked.cold_start, asked.old_addresses) == (True, records.OLD_ADDRESSES_MOVE)
+    assert cli("plan", "llm", "--on-mismatch", "perhaps").code == 2
+
+
+def test_a_plan_starts_nothing_by_itself(cli: Cli, operator: FakeOperator) -> None:
+    plan = records.Plan(job="llm", snapshot="llm-1")
+    operator.replies["PlanRestore"] = pb.PlanReply(plan=plan)
+    cli("plan", "llm")
+    asked = cli.request("PlanRestore")
+    assert (asked.cold_start, asked.old_addresses) == (False, records.OLD_ADDRESSES_REFUSE)
+
+
+def test_gpus_of_nodes_and_of_snapshots(cli: Cli, operator: FakeOperator) -> None:
+    bare, full = records.NodeFacts(node="n1"), records.NodeFacts(node="n2", gpu_driver="580.1")
+    for index in range(2):
+        full.gpus.add(index=index, model="NVIDIA H200", sick="Xid 79" if index else "")
+    full.gpu_trouble = "NVML hangs"
+    nodes = [pb.NodeView(facts=each, state="attached") for each in (bare, full)]
+    operator.replies["ListNodes"] = pb.ListNodesReply(nodes=nodes)
+    table = cli("nodes").out
+    for words in ("GPUS", "2 NVIDIA H200, driver 580.1", "GPU 1 is sick: Xid 79", "NVML hangs"):
+        assert words in table
+    operator.replies["ListNodes"] = pb.ListNodesReply(nodes=nodes[:1])
+    assert "GPUS" not in cli("nodes").out
+    snapshot = records.Snapshot(snapshot="llm-1", job="llm", cut=records.CUT_STEP)
+    for number in range(2):
+        snapshot.workers.add(
+            worker=number, gpus=full.gpus, gpu_pids=[7], gpu_bytes=4 << 30, gpu_driver="580.1",
+            cuda_version="13.0", nccl="rebuild", versions=["torch 2.13.0", "nccl 2.30.7"],
+        )  # fmt: skip
+    operator.replies["Show"] = pb.ShowReply(snapshot=snapshot)
+    table = cli("show", "llm-1").out
+    for words in ("0, 1", "2 NVIDIA H200", "580.1 (13.0)", "rebuild", "torch 2.13.0"):
+        assert words in table
+
+
 def test_no_plan_gives_every_reason(cli: Cli, operator: FakeOperator) -> None:
     failure = to_proto(failure_of(NoPlan("no set of nodes fits llm-1", advice="add a node")))
     reply = pb.PlanReply(failure=failure)
