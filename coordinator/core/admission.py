@@ -21,7 +21,7 @@ from coordinator.core.errors import (
 )
 from coordinator.core.events import CheckpointRequested, RestoreRequested
 from coordinator.core.failures import error_of, listed
-from coordinator.core.model import AttemptState, Cut, RestoreState, WorkerState
+from coordinator.core.model import AttemptState, Cut, Plan, RestoreState, WorkerState
 from coordinator.core.pace import DEADLINES, Pace
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
@@ -130,17 +130,8 @@ def admit_restore(
             advice="bring one of its nodes back in reach, or make sure that none of its processes "
             "lives and say so with --old-run-ended",
         )
-    planned, cold_why = plan_or_start(
-        snapshot,
-        cluster.candidates(job.name, event.files),
-        cold_start=event.cold_start,
-        old_addresses=event.old_addresses,
-    )
-    if planned.plan is None:
-        if planned.failure is None:
-            raise Refused("the planner refused without a reason", where=Where(job=job.name))
-        raise error_of(planned.failure)
-    target = {p.worker: p.to_node for p in planned.plan.placements}
+    plan, cold_why = _plan(cluster, job, event)
+    target = {p.worker: p.to_node for p in plan.placements}
     strays = {
         (node, worker): state
         for (node, worker), state in cluster.of_job(job.name).items()
@@ -159,9 +150,9 @@ def admit_restore(
         state=RestoreState.ADMITTING,
         reason="",
         snapshot=snapshot,
-        plan=planned.plan,
+        plan=plan,
         snapshot_id=snapshot.snapshot,
-        gpu=any(r.gpu_pids for r in snapshot.workers) and not planned.plan.cold,
+        gpu=any(r.gpu_pids for r in snapshot.workers) and not plan.cold,
         cold_why=cold_why,
         old_incarnation=job.incarnation,
         strays=strays,
@@ -170,6 +161,21 @@ def admit_restore(
         held=cluster.run_in_reach(job),
         sure=job.broken or not job.incarnation or event.old_run_ended,
     )
+
+
+def _plan(cluster: Cluster, job: Job, event: RestoreRequested) -> tuple[Plan, str]:
+    """The plan, and where it is one to start from scratch, why; raises what refuses both."""
+    planned, cold_why = plan_or_start(
+        event.snapshot,
+        cluster.candidates(job.name, event.files),
+        cold_start=event.cold_start,
+        old_addresses=event.old_addresses,
+    )
+    if planned.plan is not None:
+        return planned.plan, cold_why
+    if planned.failure is None:
+        raise Refused("the planner refused without a reason", where=Where(job=job.name))
+    raise error_of(planned.failure)
 
 
 def why_unseen(cluster: Cluster, job: Job) -> str:

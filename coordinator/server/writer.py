@@ -27,8 +27,8 @@ from coordinator.core.model import (
     NodeFacts,
     RestoreRecord,
     Snapshot,
-    Timeline,
 )
+from coordinator.core.timelines import Timeline
 from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Store
 
 log = structlog.get_logger(__name__)

@@ -28,9 +28,9 @@ from coordinator.core.model import (
     RestoreRecord,
     RestoreState,
     Snapshot,
-    Timeline,
     WorkerRecord,
 )
+from coordinator.core.timelines import Timeline
 
 ENDED_ATTEMPT = frozenset({AttemptState.COMMITTED, AttemptState.ABORTED})
 ENDED_RESTORE = frozenset({RestoreState.RUNNING, RestoreState.FAILED})

@@ -17,11 +17,11 @@ from coordinator.core.model import (
     NodeFacts,
     RestoreRecord,
     Snapshot,
-    Timeline,
     WorkerRecord,
 )
 from coordinator.core.pace import RECENT
 from coordinator.core.snapshot import digest_of
+from coordinator.core.timelines import Timeline
 from coordinator.store.keys import Keys, Kind, Place
 from coordinator.store.kv import COMPACTED, Compacted, Event, Item, KeyValue, Range, below
 from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Changed, Loaded, Shown

@@ -20,10 +20,10 @@ from coordinator.core.model import (
     NodeFacts,
     RestoreRecord,
     Snapshot,
-    Timeline,
     WorkerRecord,
 )
 from coordinator.core.snapshot import check_whole, digest_of
+from coordinator.core.timelines import Timeline
 from coordinator.store.fence import Fence
 from coordinator.store.keys import Kind
 from coordinator.store.kv import Compare, Delete, KeyValue, Put, Range, View

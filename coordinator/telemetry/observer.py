@@ -13,7 +13,8 @@ import structlog
 from allstop.v1 import shim_pb2
 
 from coordinator.core import commands
-from coordinator.core.model import AttemptRecord, Timeline
+from coordinator.core.model import AttemptRecord
+from coordinator.core.timelines import Timeline
 from coordinator.telemetry.metrics import Metrics
 from coordinator.telemetry.spans import trace_of
 from coordinator.telemetry.timings import Timings

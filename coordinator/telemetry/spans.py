@@ -18,9 +18,8 @@ from coordinator.core.model import (
     PhaseTiming,
     RestoreRecord,
     RestoreState,
-    Timeline,
-    WorkerTiming,
 )
+from coordinator.core.timelines import Timeline, WorkerTiming
 
 Value = str | int | float | bool
 

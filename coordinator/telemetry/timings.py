@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from allstop.v1 import shim_pb2
 
 from coordinator.codec import from_proto, member_of
-from coordinator.core.model import Arrival, Lap, Phase, Timeline, WorkerTiming
+from coordinator.core.model import Phase
+from coordinator.core.timelines import Arrival, Lap, Timeline, WorkerTiming
 
 SLOWEST_KEPT = 256  # of one phase: a timeline is one value in etcd, which takes 1.5 MiB
 ACTIONS_MAX = 64  # that have not ended; of more the oldest is forgotten

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.core.model import (
     AddressMove,
-    Arrival,
     Cut,
     Endpoint,
     Failure,
     Finding,
     GpuMove,
-    Lap,
     Phase,
     RankState,
     WorkerRecord,
 )
+from coordinator.core.timelines import Arrival, Lap
 
 Key = tuple[str, int, str, Phase]
 

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from coordinator.core.model import (
-    Arrival,
-    AttemptRecord,
-    AttemptState,
-    Cut,
-    Failure,
-    Lap,
-    Phase,
-    PhaseTiming,
-    Timeline,
-    WorkerTiming,
-)
+from coordinator.core.model import AttemptRecord, AttemptState, Cut, Failure, Phase, PhaseTiming
+from coordinator.core.timelines import Arrival, Lap, Timeline, WorkerTiming
 
 ACTION = "llm-20261129-155236-b8405e"
 

@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 from rich.console import Console
 
 from coordinator.cli.waterfall import waterfall
-from coordinator.core.model import Failure, Phase, WorkerTiming
+from coordinator.core.model import Failure, Phase
+from coordinator.core.timelines import WorkerTiming
 from coordinator.telemetry.picture import page_of
 from coordinator.telemetry.spans import Trace, straggles, trace_of
 from tests.unit.telemetry.records import ABORTED, ACTION, COMMITTED, TIMELINE
