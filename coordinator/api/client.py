@@ -23,9 +23,10 @@ from allstop.v1 import logs_pb2, operator_pb2, operator_pb2_grpc, records_pb2
 
 from coordinator.api.channels import CONNECT_DEADLINE_S, OWN_POOL, Channels
 from coordinator.api.identity import attempt_id, restore_id
+from coordinator.api.patience import PAUSE_MAX_S, PAUSE_S, Patience, Waiting, summed_up
 from coordinator.api.values import ActionEvent, Planned, Snapshots
 from coordinator.codec import from_proto, number_of, to_proto
-from coordinator.core.errors import AllstopError, BadRequest, LinkError, NoLeader, NotFound
+from coordinator.core.errors import AllstopError, BadRequest, LinkError, NotFound
 from coordinator.core.failures import error_of
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import AttemptState, Cut, OldAddresses, Phase, RestoreState
@@ -39,11 +40,8 @@ CALL_DEADLINE_S = 20.0
 REJOIN_DEADLINE_S = 30.0  # a leader's lease, its successor's start, and a busy machine
 BEFORE_THE_RECORD = (AttemptState.ADMITTING, RestoreState.ADMITTING)  # announced, not yet stored
 LOOK_DEADLINE_S = 5.0  # for a request whose answer was lost to turn up somewhere
-PAUSE_S, PAUSE_MAX_S = 0.1, 1.0
 
 _CUT = {Cut.STEP: records_pb2.CUT_STEP, Cut.FREEZE: records_pb2.CUT_FREEZE}
-
-Waiting = Callable[[AllstopError], None]
 
 
 def target_of(address: str) -> str:
@@ -239,7 +237,7 @@ class OperatorClient:
 
     async def _ask(self, call: Callable[[Any, float], Any]) -> Any:
         """One short request that may be repeated, to each address until one answers."""
-        patience = _Patience(self._patience_s, self._on_waiting)
+        patience = Patience(self._patience_s, self._on_waiting)
         while True:
             errors: list[AllstopError] = []
             for address in self._addresses:
@@ -250,7 +248,7 @@ class OperatorClient:
                 except LinkError as error:
                     errors.append(error)
                 if not isinstance(errors[-1], LinkError):
-                    raise _summed_up(errors, errors[-1])
+                    raise summed_up(errors, errors[-1])
             await patience.pause(errors)
 
     async def _begun(
@@ -326,7 +324,7 @@ class OperatorClient:
 
         `once`: it is not sent to another one when this one may have taken it.
         """
-        patience = _Patience(self._patience_s, self._on_waiting)
+        patience = Patience(self._patience_s, self._on_waiting)
         while True:
             errors: list[AllstopError] = []
             for address in self._addresses:
@@ -343,7 +341,7 @@ class OperatorClient:
                     errors[-1].definite or not once
                 )
                 if begun or not other_may_try:
-                    raise _summed_up(errors, errors[-1])
+                    raise summed_up(errors, errors[-1])
             await patience.pause(errors)
 
     async def _stream(
@@ -361,27 +359,6 @@ class OperatorClient:
         finally:
             stream.cancel()
         raise LinkError(f"{address} ended the stream early", definite=False)
-
-
-class _Patience:
-    """How long rounds over all addresses go on while somebody answers and nobody leads."""
-
-    def __init__(self, patience_s: float, on_waiting: Waiting | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._until = self._loop.time() + patience_s
-        self._pause_s = PAUSE_S
-        self._on_waiting = on_waiting
-
-    async def pause(self, errors: list[AllstopError]) -> None:
-        """Wait before the next round; raises the errors of this one when no other is worth it."""
-        passing = [each for each in errors if isinstance(each, NoLeader) or not each.definite]
-        if not passing or self._loop.time() >= self._until:
-            raise _summed_up(errors)
-        if self._on_waiting is not None:
-            self._on_waiting(passing[0])
-            self._on_waiting = None
-        await asyncio.sleep(self._pause_s)
-        self._pause_s = min(PAUSE_MAX_S, self._pause_s * 2)
 
 
 def _out_of_sight(action: str, broken: LinkError) -> LinkError:
@@ -409,15 +386,3 @@ def _without_trace(action: str, broken: LinkError | None) -> LinkError:
         " ask again",
         definite=False,
     )
-
-
-def _summed_up(errors: list[AllstopError], telling: AllstopError | None = None) -> AllstopError:
-    """The error to raise after all addresses were tried, with the others as its details.
-
-    Where nothing else is `telling`: that nobody leads, else the last one.
-    """
-    leaderless = [error for error in errors if isinstance(error, NoLeader)]
-    chosen = telling or (leaderless or errors)[-1]
-    others = [str(error) for error in errors if error is not chosen]
-    chosen.details = (*chosen.details, *others)
-    return chosen
