@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.core.errors import DriverError
 from coordinator.core.model import Endpoint, Finding, NodeFacts, ProgramFile
 from tests.sim.cause import has_effect
+from tests.sim.cuda import gpus_of
 from tests.sim.tree import Page, Rank, Tree, page_of
 from tests.sim.truth import Dump
 from worker_shim.criu.fake import FILE, FakeImageDriver
@@ -53,6 +54,8 @@ class SimProcesses(FakeProcessDriver):
             pid = self.fork(root, rank=worker * ranks + local)
             page.of.append(Rank(worker * ranks + local, local, pid))
         machine.last_pid = self.last_pid
+        if job in machine.world.gpu_jobs:
+            machine.cuda.start(rank.pid for rank in page.of)
         machine.add(Tree(job, worker, workers, machine.name, lineage, root, page))
         return root
 
@@ -122,9 +125,10 @@ class SimImages(FakeImageDriver):
             "facts": asdict(ImageFacts(root_pid, pids, pids)),
             "sockets": asdict(machine.sockets(tree)),
             "of": [tree.job, tree.worker, tree.workers],
+            "devices": list(machine.cuda.devices(tree.pids).items()),
         }
         _write(images, nonce, content if lie != "lie 0" else None)
-        whole = tree.stopped and lie is None
+        whole = tree.stopped and lie is None and machine.cuda.saved(tree.pids)
         machine.world.truth.dumps[job, worker, action] = Dump(
             tree, begun, machine.world.loop.now, tree.boundaries, nonce, whole
         )
@@ -145,6 +149,7 @@ class SimImages(FakeImageDriver):
         job, worker, workers = self._read(images)["of"]
         page = machine.pages[job, worker]
         machine.bring_back(facts.root_pid, facts.pids, page)
+        machine.cuda.bring_back(dict(self._read(images)["devices"]))
         action = images.parts[-2]
         tree = Tree(job, worker, workers, machine.name, action, facts.root_pid, page, stopped=True)
         machine.add(tree)
@@ -317,6 +322,10 @@ class SimProbe:
             store="fake-store",
             shim_version="sim",
             boot_id=f"boot-{machine.name}",
+            gpus=gpus_of(machine.name),
+            gpu_driver="580.65.06",
+            cuda_version="13.0",
+            gpu_engine="library",
         )
 
     def current(self) -> NodeFacts:
@@ -324,7 +333,10 @@ class SimProbe:
         return self._facts
 
     def look_at_gpus(self) -> None:
-        """There are none."""
+        """They do not change."""
+
+    async def close(self) -> None:
+        """Nothing runs."""
 
     def refresh(self) -> NodeFacts:
         """As always."""
@@ -337,16 +349,6 @@ class SimProbe:
     async def answer(self, files: tuple[ProgramFile, ...]) -> NodeFacts:
         """No program files are simulated."""
         return self._facts
-
-
-class SimCuda:
-    """No GPU."""
-
-    engine = ""
-
-    def holders(self, tree: Listing) -> tuple[int, ...]:
-        """None."""
-        return ()
 
 
 def sockets_of(tree: Tree, addresses: Mapping[int, str], own: str) -> Sockets:

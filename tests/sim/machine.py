@@ -13,6 +13,7 @@ from allstop.v1 import shim_pb2
 from coordinator.core.errors import AllstopError, DriverError
 from tests.sim import drivers as sim
 from tests.sim.cause import because_of
+from tests.sim.cuda import SimCuda
 from tests.sim.loop import DEAD, FROZEN, Process
 from tests.sim.tree import Page, Tree
 from worker_shim.agent.agent import Agent
@@ -39,6 +40,10 @@ TAKES_S = {
     "put": (0.1, 1.5),
     "fetch": (0.05, 0.8),
     "delete": (0.001, 0.02),
+    "cuda_lock": (0.001, 0.05),
+    "cuda_checkpoint": (0.01, 0.3),
+    "cuda_restore": (0.01, 0.3),
+    "cuda_unlock": (0.0, 0.005),
 }
 CAN_LIE = 5  # ways in which a dump lies
 
@@ -64,6 +69,7 @@ class Machine:
         self.leaving = False  # the shim has been told to end
         self.off = False  # no shim is started here now
         self.processes = sim.SimProcesses(self)
+        self.cuda = SimCuda(self)
         self.heard = 0  # highest epoch, over all shims of this machine
         self.late: list[shim_pb2.CoordinatorMessage] = []  # what was on the way when a call ended
 
@@ -106,6 +112,14 @@ class Machine:
         """The living tree of this root."""
         found = self.trees.get(root_pid)
         return found if found is not None and found.alive else None
+
+    def tree_of(self, pid: int) -> Tree | None:
+        """The living tree that has this process."""
+        return next((t for t in self.trees.values() if t.alive and pid in t.pids), None)
+
+    def off_devices(self, tree: Tree) -> bool:
+        """Whether a rank of a tree cannot use its device."""
+        return self.cuda.off(tree.pids)
 
     def bring_back(self, root_pid: int, pids: tuple[int, ...], page: Page) -> None:
         """Processes with these very pids are there, stopped."""
@@ -152,7 +166,7 @@ class Machine:
         self.leaving = self.off = False
         rate = 1.0 + self.world.drift()
         self.shim = Process(self.world.loop, f"{self.name}.{self.shims}", self.name, rate=rate)
-        self.processes = sim.SimProcesses(self)
+        self.processes, self.cuda = sim.SimProcesses(self), SimCuda(self)
         coordinators = [f"{replica}:1" for replica in self.world.replicas]
         self.world.rng.shuffle(coordinators)
         options = ShimOptions(
@@ -257,7 +271,7 @@ class Machine:
             images=sim.SimImages(self),
             network=sim.SimNetwork(self),
             files=sim.SimFiles(self),
-            cuda=sim.SimCuda(),
+            cuda=self.cuda,
             hook=sim.SimHook(self),
             store=sim.SimImageStore(self),
             staging=staging,

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 STORE = "etcd"
 DRIVER_ACTS = (
     "stop", "lock", "unlock", "go_on", "dump", "cut", "put", "fetch", "restore", "create",
-    "delete", "kill", "roll_back",
+    "delete", "kill", "roll_back", "cuda_lock", "cuda_checkpoint", "cuda_restore", "cuda_unlock",
 )  # fmt: skip
-HANGING_ACTS = ("dump", "put", "fetch", "restore", "unlock", "stop")
+HANGING_ACTS = (
+    "dump", "put", "fetch", "restore", "unlock", "stop", "cuda_lock", "cuda_checkpoint",
+    "cuda_restore",
+)  # fmt: skip
 STATES = (
     "ADMITTING", "HOLDING", "PARKING", "DUMPING", "PERSISTING", "COMMITTING", "STOPPING",
-    "ABORTING", "FETCHING", "CLEARING", "RESTORING", "RELEASING", "FAILING",
+    "ABORTING", "FETCHING", "CLEARING", "RESTORING", "RELEASING", "FAILING", "LOCKING", "SAVING",
+    "GPU_RESTORING", "GPU_UNLOCKING",
 )  # fmt: skip
 
 

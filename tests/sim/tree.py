@@ -139,6 +139,7 @@ class Tree:
     bound_since: float = -1.0  # since when it is not free; -1: it is
     bound_frozen_s: float = 0.0  # what its shim's own freezes amounted to by then
     stuck_until: float = 0.0  # a rank of it stands still for reasons of its own
+    was_held: bool = False  # when last looked at
 
     @property
     def name(self) -> str:
@@ -149,13 +150,21 @@ class Tree:
         return f"{self.name} on {self.machine} ({self.lineage})"
 
     @property
+    def pids(self) -> list[int]:
+        """Of its ranks."""
+        return [r.pid for r in self.page.of]
+
+    @property
     def boundaries(self) -> dict[int, int]:
         """Step of each rank."""
         return {r.rank: r.boundary for r in self.page.of}
 
 
-def advance(trees: list[Tree], locked: set[str], now: float, chance: object) -> bool:
-    """Let the ranks of one lineage go on where they can; whether any of them took a step."""
+def advance(trees: list[Tree], locked: set[str], off: set[str], now: float, chance: object) -> bool:
+    """Let the ranks of one lineage go on where they can; whether any of them took a step.
+
+    `locked` are workers without a network, `off` those whose ranks cannot use their devices.
+    """
     whole = len({t.worker for t in trees}) == trees[0].workers
     moved = False
     ranks = [(t, r) for t in trees for r in t.page.of]
@@ -164,7 +173,7 @@ def advance(trees: list[Tree], locked: set[str], now: float, chance: object) -> 
             continue
         if not rank.in_step:
             _read_flag(tree.page, rank)
-        if not rank.in_step or not whole or locked or now < tree.stuck_until:
+        if not rank.in_step or not whole or locked or now < tree.stuck_until or tree.name in off:
             continue
         if chance() > 0.8:  # type: ignore[operator]
             continue

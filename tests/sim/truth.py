@@ -99,7 +99,9 @@ class Truth:
         for lineage in sorted({t.lineage for t in self.living(job)}):
             trees = [t for t in self.living(job) if t.lineage == lineage]
             locked = {t.name for t in trees if self.world.locked(t)}
-            if advance(trees, locked, now, chance):
+            off = {t.name for t in trees if self.world.off_devices(t)}
+            self._watch_devices(trees, off)
+            if advance(trees, locked, off, now, chance):
                 moved.add(lineage)
                 self._first_steps(trees)
         if moved:
@@ -116,13 +118,21 @@ class Truth:
         if max(spread) - min(spread) > 1:
             self.violated(2, f"ranks of {trees[0].job} are at steps {sorted(spread)}")
 
+    def _watch_devices(self, trees: list[Tree], off: set[str]) -> None:
+        """A rank that was parked is let go only once its device memory is back."""
+        for tree in trees:
+            if tree.was_held and not tree.page.hold and tree.name in off:
+                self.violated(4, f"{tree} is let go without its devices")
+            tree.was_held = bool(tree.page.hold)
+
     def _watch_bound(self, now: float) -> None:
         """Nobody is held for ever, whatever has failed."""
         for tree in self.trees:
             if not tree.alive:
                 continue
             frozen_s = self.world.shim_frozen_s(tree.machine)
-            if not (tree.stopped or tree.page.hold or self.world.locked(tree)):
+            off = self.world.off_devices(tree)
+            if not (tree.stopped or tree.page.hold or self.world.locked(tree) or off):
                 tree.bound_since = -1.0
             elif tree.bound_since < 0:
                 tree.bound_since, tree.bound_frozen_s = now, frozen_s
@@ -131,6 +141,7 @@ class Truth:
                     "stopped" if tree.stopped else "",
                     "held" if tree.page.hold else "",
                     "locked" if self.world.locked(tree) else "",
+                    "off its devices" if off else "",
                 ]
                 self.violated(4, f"{tree} is {held} for more than {BOUND_S:g} s")
 
@@ -322,6 +333,8 @@ class Truth:
         for tree in self.trees:
             if tree.alive and (tree.stopped or tree.page.hold or self.world.locked(tree)):
                 self.violated(4, f"{tree} is still held in the end")
+            if tree.alive and self.world.off_devices(tree):
+                self.violated(4, f"{tree} is off its devices in the end")
         for machine in self.world.machines.values():
             if machine.locks:
                 self.violated(4, f"locks {sorted(machine.locks)} are left on {machine.name}")

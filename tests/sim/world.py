@@ -42,6 +42,7 @@ from worker_shim.images.fake import FakeImageStore
 FAULTY_S = 40.0
 QUIET_S = 15.0  # after the healing, before anything is proved, and in the end
 TICK_S = 0.3
+GPU_JOBS = 0.5  # of all jobs
 IDLE_S = 3.0  # between two reports of a shim, and two looks of it at itself
 DRIFT = CLOCK_DRIFT / 2  # a clock goes so much faster or slower at most
 KEPT_LINES = 400
@@ -50,7 +51,8 @@ TEMPORARY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 POLICY = Policy(
     attempt_s=25.0, admit_s=4.0, hold_s=2.0, park_s=3.0, dump_s=3.0, resume_s=3.0, persist_s=5.0,
     commit_s=3.0, stop_s=3.0, undo_s=4.0, adopt_s=6.0, margin_s=1.0, restore_s=30.0, fetch_s=4.0,
-    clear_s=3.0, rebuild_s=4.0, release_s=3.0,
+    clear_s=3.0, rebuild_s=4.0, release_s=3.0, gpu_lock_s=2.0, gpu_save_s=3.0, gpu_restore_s=3.0,
+    gpu_unlock_s=2.0,
 )  # fmt: skip
 
 
@@ -82,6 +84,8 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.specs: dict[str, JobSpec] = {}
         self.users: dict[str, User] = {}
+        self.gpu_jobs: set[str] = set()
+        self.devices = Random(f"{seed} devices")  # its own, so that all else stays as it was
         self.nemesis = Nemesis(self, focus)
         self.network.on_late = self._late
 
@@ -113,6 +117,10 @@ class World:
     def locked(self, tree: Tree) -> bool:
         """Whether the network of a tree is locked."""
         return tree.name in self.machines[tree.machine].locks
+
+    def off_devices(self, tree: Tree) -> bool:
+        """Whether ranks of a tree cannot use their devices."""
+        return self.machines[tree.machine].off_devices(tree)
 
     def shim_frozen_s(self, name: str) -> float:
         """How long shims of a machine were frozen, in all."""
@@ -182,6 +190,8 @@ class World:
         for number, count in enumerate(workers):
             spec = JobSpec(f"job{number}", count, rng.choice((1, 2)))
             self.specs[spec.job] = spec
+            if self.devices.random() < GPU_JOBS:
+                self.gpu_jobs.add(spec.job)
             self.users[spec.job] = User(self, spec)
         for user in self.users.values():
             user.launch()
