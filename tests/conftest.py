@@ -24,7 +24,8 @@ from lab import Lab
 
 ROOT = Path(__file__).resolve().parent.parent
 MUST_RUN = os.environ.get("ALLSTOP_MUST_RUN", "") not in ("", "0")
-MUST_RUN_MARKERS = ("root", "criu", "etcd", "torch", "promtool", "browser", "slurm", "cc")
+MUST_RUN_MARKERS = ("root", "criu", "etcd", "torch", "promtool", "browser", "slurm", "cc", "redis")
+FETCHED = {"promtool": "promtool", "redis": "redis-cli"}
 BROWSER = ("chromium", "chromedriver")
 ETCD_START_TIMEOUT_S = 20.0
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
@@ -45,8 +46,8 @@ def lacking(marker: str) -> str | None:
         return "needs iproute2: make tools"
     if marker in ("criu", "etcd") and tool(marker) is None:
         return f"needs {marker}: make tools"
-    if marker == "promtool" and tool(marker) is None:
-        return "needs promtool: make test-tools"
+    if marker in FETCHED and tool(FETCHED[marker]) is None:
+        return f"needs {FETCHED[marker]}: make test-tools"
     if marker == "browser" and not all(shutil.which(name) for name in BROWSER):
         return "needs chromium and chromedriver: make test-tools"
     if marker == "cc" and shutil.which("cc") is None:

@@ -1,4 +1,4 @@
-"""What only tests need: promtool and SLURM in `.tools/`, Chromium and a C compiler on the system.
+"""What only tests need: promtool, redis-cli and SLURM in `.tools/`, Chromium and a compiler by apt.
 
 allstop itself runs without them. Where one cannot be had that is said, and its tests skip.
 """
@@ -12,6 +12,7 @@ from tools.fetch import one_at_a_time
 from tools.messages import Missing
 from tools.private_apt import PrivateApt
 from tools.probe import distribution_ids, version_of, which
+from tools.redis_cli import fetch_redis_cli
 from tools.slurm import ensure_slurm
 from tools.system import apt_get
 
@@ -25,6 +26,7 @@ def ensure_for_tests(root: Path) -> None:
     """Have all of it, or say which is not to be had and why."""
     wanted: tuple[tuple[str, Callable[[], None]], ...] = (
         ("promtool", lambda: ensure_promtool(root / ".tools")),
+        ("redis-cli", lambda: ensure_redis_cli(root / ".tools")),
         ("SLURM", lambda: ensure_own_slurm(root / ".tools" / "slurm")),
         ("Chromium", ensure_chromium),
         ("a C compiler", ensure_compiler),
@@ -66,6 +68,23 @@ def new_enough(program: Path) -> bool:
     """Whether this is a promtool that starts and knows what the tests ask of it."""
     version = version_of(program, "--version")
     return version is not None and version >= PROMTOOL_MINIMUM
+
+
+def ensure_redis_cli(tools: Path) -> None:
+    """Make `tools/bin/redis-cli`: the system's own, else this Debian's, unpacked."""
+    program = tools / "bin" / "redis-cli"
+    if version_of(program, "--version") is not None:
+        return
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.unlink(missing_ok=True)
+    own = which("redis-cli")
+    if own is not None:
+        program.symlink_to(own)
+        return
+    require_debian("put redis-cli on the PATH")
+    fetch_redis_cli(tools / "redis", program)
+    if version_of(program, "--version") is None:
+        raise Missing("Debian's package redis-tools holds no redis-cli that starts")
 
 
 def ensure_own_slurm(slurm: Path) -> None:

@@ -18,6 +18,7 @@ from coordinator.cli.output import Output
 from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
 from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY, STATE_DIRECTORY
+from worker_shim.nccl.modes import AUTO, MODES
 
 if TYPE_CHECKING:
     from worker_shim.agent.options import ShimOptions
@@ -122,6 +123,19 @@ def shim(ctx: click.Context, /, until_worker_ends: bool, **node: Any) -> int:
     "--cwd", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR",
     help="Where the worker starts.  [default: here]",
 )  # fmt: skip
+@option(
+    "--nccl",
+    type=click.Choice(MODES),
+    default=AUTO,
+    show_default=True,
+    help="What becomes of NCCL's communicators while ranks are saved: NCCL's checkpoint shim "
+    "destroys and rebuilds them, they are kept (over sockets alone), or there are none. By itself "
+    "only workers on nodes with GPUs get a mode.",
+)
+@option(
+    "--nccl-shim", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="NCCL's checkpoint shim, libnccl-checkpoint-shim.so.  [default: in usual places]",
+)  # fmt: skip
 @option("--follow/--no-follow", default=True, help="Show the worker's output.  [default: follow]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @click.pass_context
@@ -134,6 +148,8 @@ def run(
     worker: int,
     slots: int | None,
     cwd: Path | None,
+    nccl: str,
+    nccl_shim: Path | None,
     follow: bool,
     **node: Any,
 ) -> int:
@@ -153,7 +169,8 @@ def run(
         "argv": command,
         "env": dict(os.environ),
         "follow": follow,
-        **_given(slots=slots, cwd=cwd),
+        "nccl": nccl,
+        **_given(slots=slots, cwd=cwd, nccl_shim=nccl_shim),
     }
     return start(ctx.ensure_object(Output), _merged(ctx, node), spec)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,12 +12,13 @@ import structlog
 from allstop.v1 import carrier_pb2, shim_pb2
 
 from coordinator.core import commands, events
-from coordinator.core.errors import AllstopError, Fenced, LinkError, Where
+from coordinator.core.errors import AllstopError, BadRequest, Fenced, LinkError, Where
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import NodeFacts, ProgramFile
 from coordinator.link import wire
 from coordinator.link.deliveries import Deliveries
 from coordinator.link.mapping import as_allstop
+from coordinator.link.meetings import Meetings
 from coordinator.link.stream import always
 from coordinator.link.uplink import Downlink
 
@@ -49,6 +50,7 @@ class Place:
     session: str
     branch: Branch
     attachment: int
+    jobs: set[str] = field(default_factory=set)  # that it has, or was given, workers of
 
 
 class Hub:
@@ -92,6 +94,8 @@ class Hub:
         self._hellos: OrderedDict[str, tuple[str, int]] = OrderedDict()  # node -> its last Hello
         self._questions: dict[tuple[int, str], asyncio.Future[Any]] = {}
         self._question = 0
+        self._meetings: Meetings[Place] = Meetings(epoch, self._share)
+        self._shared = 0
         self._flushing: asyncio.Handle | None = None
         self._closed: AllstopError | None = None
 
@@ -154,6 +158,7 @@ class Hub:
         """Let go of every carrier; nothing is told any more: the leadership is over."""
         self._closed = why
         self._tell = lambda event: None
+        self._meetings.close()
         if self._flushing is not None:
             self._flushing.cancel()
             self._flushing = None
@@ -191,8 +196,19 @@ class Hub:
             self._answered(place.node, message.log.question, wire.log_parts_of(message.log))
         elif kind == "progress":
             self._progressed(message.progress)
+        elif kind == "meeting":
+            self._meets(place, message.meeting)
         else:
             log.warning("unknown message of a newer shim ignored", node=place.node)
+
+    def _meets(self, place: Place, said: shim_pb2.Meeting) -> None:
+        """Pass on what ranks set, among nodes that have workers of their job."""
+        if said.job not in place.jobs:
+            raise BadRequest(
+                f"{place.node} has no worker of job {said.job!r}, and spoke for its ranks",
+                where=Where(node=place.node),
+            )
+        self._meetings.hear(place, said)
 
     def _attach(self, branch: Branch, attachment: int, hello: shim_pb2.Hello) -> None:
         """A node is behind this carrier now; wherever it was before, it is lost there first.
@@ -211,7 +227,7 @@ class Hub:
         if older is not None:
             why = Fenced("another stream of this node was opened", where=where)
             self._dismiss(older.branch, older.attachment, why)
-        place = Place(facts.node, hello.session, branch, attachment)
+        place = Place(facts.node, hello.session, branch, attachment, {w.job for w in workers})
         self._places[facts.node] = branch.places[attachment] = place
         self._tell(events.NodeAttached(facts, hello.session, workers))
 
@@ -229,6 +245,7 @@ class Hub:
     def _forget(self, place: Place) -> None:
         del self._places[place.node]
         del place.branch.places[place.attachment]
+        self._meetings.forget(place)
         for number, node in [key for key in self._questions if key[1] == place.node]:
             self._questions.pop((number, node)).cancel()
 
@@ -240,6 +257,7 @@ class Hub:
         if place is None:
             return False
         place.branch.outgoing.order(place.attachment, order)
+        place.jobs.add(order.job)
         self._flush_soon()
         return True
 
@@ -262,6 +280,12 @@ class Hub:
         place.branch.outgoing.add(place.attachment, message)
         self._flush_soon()
         return True
+
+    def _share(self, places: Iterable[Place], message: shim_pb2.CoordinatorMessage) -> None:
+        self._shared += 1
+        for place in places:
+            place.branch.outgoing.share(place.attachment, ("meeting", self._shared), message)
+        self._flush_soon()
 
     def _flush_soon(self) -> None:
         if self._flushing is None and self._closed is None:

@@ -6,11 +6,13 @@ since what it is about still counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from allstop.v1 import records_pb2, shim_pb2
 
 from coordinator.core.errors import BadRequest, Where
+from coordinator.core.meeting import NAME_BYTES_MAX, VALUE_BYTES_MAX
+from coordinator.link.names import check_name
 
 WORKERS_MAX = 65_536  # of one job; lists as long as this are made
 RANKS_MAX = 1 << 20  # of one job
@@ -26,33 +28,41 @@ LOG_TAIL_CHARS_MAX = 4_096
 LAPS_MAX = 32
 PART_CHARS_MAX = 32
 LOG_BYTES_MAX = 1 << 20  # of all parts of an answer
+MEETING_KEYS_MAX = 1_024  # of one message
+ACTION_CHARS_MAX = 128
 
 
 def check_said(message: shim_pb2.ShimMessage) -> None:
     """Hold one message against the limits; raises BadRequest naming the field, cuts texts."""
-    kind = message.WhichOneof("body")
-    if kind == "result":
-        _result(message.result)
-    elif kind == "results":
-        for result in message.results.results:
-            _result(result)
-    elif kind == "report":
-        _workers(message.report.workers)
-    elif kind == "hello":
-        _workers(message.hello.workers)
-    elif kind == "progress":
-        _number("worker", message.progress.worker, WORKERS_MAX - 1)
-        _number("done_bytes", message.progress.done_bytes, BYTES_MAX)
-        _number("total_bytes", message.progress.total_bytes, BYTES_MAX)
-    elif kind == "exited":
-        _number("worker", message.exited.worker, WORKERS_MAX - 1)
-        _number("incarnation", message.exited.incarnation, INCARNATION_MAX)
-        message.exited.log_tail = message.exited.log_tail[-LOG_TAIL_CHARS_MAX:]
-    elif kind == "log":
-        _number("parts of a log", len(message.log.parts), WORKERS_PER_NODE_MAX)
-        _number("bytes of a log", sum(len(p.data) for p in message.log.parts), LOG_BYTES_MAX)
-    elif kind == "goodbye":
-        message.goodbye.reason = _cut(message.goodbye.reason)
+    check = _CHECKS.get(message.WhichOneof("body") or "")
+    if check is not None:
+        check(message)
+
+
+def _progress(message: shim_pb2.ShimMessage) -> None:
+    _number("worker", message.progress.worker, WORKERS_MAX - 1)
+    _number("done_bytes", message.progress.done_bytes, BYTES_MAX)
+    _number("total_bytes", message.progress.total_bytes, BYTES_MAX)
+
+
+def _exited(message: shim_pb2.ShimMessage) -> None:
+    _number("worker", message.exited.worker, WORKERS_MAX - 1)
+    _number("incarnation", message.exited.incarnation, INCARNATION_MAX)
+    message.exited.log_tail = message.exited.log_tail[-LOG_TAIL_CHARS_MAX:]
+
+
+def _results(message: shim_pb2.ShimMessage) -> None:
+    for result in message.results.results:
+        _result(result)
+
+
+def _log(message: shim_pb2.ShimMessage) -> None:
+    _number("parts of a log", len(message.log.parts), WORKERS_PER_NODE_MAX)
+    _number("bytes of a log", sum(len(p.data) for p in message.log.parts), LOG_BYTES_MAX)
+
+
+def _goodbye(message: shim_pb2.ShimMessage) -> None:
+    message.goodbye.reason = _cut(message.goodbye.reason)
 
 
 def _number(field: str, value: int, most: int, least: int = 0) -> None:
@@ -116,6 +126,18 @@ def _result(result: shim_pb2.OrderResult) -> None:
         _ranks(record.ranks)
 
 
+def _meeting(meeting: shim_pb2.Meeting) -> None:
+    check_name("job", meeting.job)
+    _number("letters of an action's id", len(meeting.action), ACTION_CHARS_MAX, least=1)
+    _number("keys", len(meeting.keys), MEETING_KEYS_MAX)
+    for key in meeting.keys:
+        _number("bytes of a key", len(key.name), NAME_BYTES_MAX, least=1)
+        _number("bytes of a key's value", len(key.value), VALUE_BYTES_MAX)
+    _number("ranks of a node", len(meeting.came), WORKERS_PER_NODE_MAX)
+    for rank in meeting.came:
+        _number("rank", rank, RANKS_MAX - 1)
+
+
 def _laps(result: shim_pb2.OrderResult) -> None:
     del result.laps[LAPS_MAX:]
     for lap in result.laps:
@@ -129,3 +151,16 @@ def _laps(result: shim_pb2.OrderResult) -> None:
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT_CHARS_MAX else f"{text[:TEXT_CHARS_MAX]} …"
+
+
+_CHECKS: dict[str, Callable[[shim_pb2.ShimMessage], None]] = {
+    "result": lambda message: _result(message.result),
+    "results": _results,
+    "report": lambda message: _workers(message.report.workers),
+    "hello": lambda message: _workers(message.hello.workers),
+    "progress": _progress,
+    "exited": _exited,
+    "log": _log,
+    "meeting": lambda message: _meeting(message.meeting),
+    "goodbye": _goodbye,
+}

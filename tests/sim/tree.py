@@ -80,6 +80,12 @@ class Page:
             await asyncio.sleep(POLL_S)
         return self.ranks(tree)
 
+    tearing_down = False  # no NCCL here
+
+    def communicators(self) -> tuple[()]:
+        """No rank has any."""
+        return ()
+
     def release(self) -> None:
         """Lower the flag."""
         has_effect("release")

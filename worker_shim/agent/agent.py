@@ -154,6 +154,8 @@ class Agent:
             self._interval_s = welcome.report_interval_ms / 1000
         log.info("attached", coordinator=welcome.coordinator, epoch=welcome.epoch)
         self.welcomed.set()
+        # Not at once: a new stream sends from here on, and a standing one its Hello first.
+        asyncio.get_running_loop().call_soon(self.drivers.endpoint.meetings.rejoin)
         self._note()
 
     def on_message(self, message: shim_pb2.CoordinatorMessage) -> None:
@@ -164,16 +166,23 @@ class Agent:
         elif kind == "orders":
             for order in message.orders.orders:
                 self._on_order(order)
-        elif kind == "fenced":
+        elif kind == "question":
+            self._on_question(self._answer_question(message.question))
+        elif kind == "log":
+            self._on_question(self._answer_log(message.log))
+        elif kind is not None:
+            self._on_word(kind, message)
+
+    def _on_word(self, kind: str, message: shim_pb2.CoordinatorMessage) -> None:
+        """What a leader says about us or our workers without wanting an answer."""
+        if kind == "fenced":
             self._spawn(self._on_fenced(message.fenced))
         elif kind == "admitted":
             self._on_admitted(message.admitted)
         elif kind == "waiting":
             self._on_waiting(message.waiting)
-        elif kind == "question":
-            self._on_question(self._answer_question(message.question))
-        elif kind == "log":
-            self._on_question(self._answer_log(message.log))
+        elif kind == "meeting" and self._heeds(message.meeting.epoch, "meeting"):
+            self.drivers.endpoint.meetings.hear(message.meeting)
         elif kind == "welcome":
             self._on_new_leader(message.welcome)
 
@@ -338,7 +347,7 @@ class Agent:
     def start(self, send: Send) -> None:
         """Take what sends, and the loop that threads report to; call it inside the loop."""
         self._loop = asyncio.get_running_loop()
-        self.send = send
+        self.send = self.drivers.endpoint.meetings.send = send
 
     async def stop(self) -> None:
         """Cut short what runs and end every worker here; for the shim's end."""
@@ -349,6 +358,7 @@ class Agent:
                     await lane.alone(put_out)
                 except AllstopError as error:
                     log.error("worker is left behind", worker=lane.worker.name, why=str(error))
+        self.drivers.endpoint.close()
         for task in tuple(self._tasks):
             task.cancel()
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from coordinator.core.errors import DriverError, Refused
 from coordinator.core.model import Cut, WorkerRecord
-from worker_shim.agent import holding
+from worker_shim.agent import communicators, holding
 from worker_shim.agent.launched import named_in
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Dumped, Worker
@@ -43,6 +43,7 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         worker.require_claimed(order.action)
         tree = worker.require_tree()
         _require_parked(worker, tree)
+    await communicators.take_down(worker, order, deadline)
     drivers = worker.drivers
     await _require_no_device(worker, tree)
     need = holding.room_needed(tree)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from coordinator.core.errors import AllstopError, DriverError, NotReady
 from coordinator.core.model import Cut
-from worker_shim.agent import holding
+from worker_shim.agent import communicators, holding
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.cuda.port import CudaState, GpuProcess
@@ -33,6 +33,7 @@ async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         worker.begin_hold()
     else:
         worker.require_claimed(order.action)
+    await communicators.take_down(worker, order, deadline)
     worker.gpus, worker.gpu_bytes = await cuda.processes(tree, deadline_s=deadline.left_s), 0
     known = {process.pid for process in worker.gpus}
     holders = await asyncio.to_thread(cuda.holders, tree)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from coordinator.core.errors import AllstopError, NotReady
 from coordinator.core.model import Finding, Severity
+from worker_shim.agent import communicators
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.programs import programs_of
 from worker_shim.agent.worker import Worker
@@ -27,7 +28,8 @@ def room_needed(tree: Tree) -> int:
 async def look_over(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     """Everything that speaks against saving this worker now, in its tree or on its node."""
     findings = await asyncio.to_thread(_look_at_tree, worker, tree)
-    return (*await _look_for_programs(worker), *findings)
+    lacking = communicators.findings(worker)
+    return (*await _look_for_programs(worker), *lacking, *findings)
 
 
 async def _look_for_programs(worker: Worker) -> tuple[Finding, ...]:

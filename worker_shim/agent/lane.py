@@ -243,6 +243,8 @@ class Lane:
 
     async def _let_go(self, action: str, held_s: float) -> None:
         worker = self.worker
+        if worker.rebuilding == action and not worker.action:
+            return  # it was let go, and an order waits for its ranks to meet
         marked = action not in worker.undone
         worker.undone.add(action)
         persisting_begun = self._has(action, Phase.PERSIST)

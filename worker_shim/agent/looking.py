@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from coordinator.core.model import Finding, Severity
+from worker_shim.agent import communicators
 from worker_shim.agent.holding import look_over
 from worker_shim.agent.worker import Worker
 
@@ -23,6 +24,7 @@ class Looker:
         """Bring the worker's ranks and findings up to date; a held worker is left in peace."""
         if not worker.alive:
             self._checked.pop(worker.name, None)
+            communicators.forget(worker)
             return
         tree = await asyncio.to_thread(worker.tree)
         if worker.page is not None:

@@ -51,4 +51,6 @@ class WorkerSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: Path = field(default_factory=Path.cwd)
     slots: int = 64  # ranks that fit into the control page
+    nccl: str = "auto"  # what becomes of NCCL's communicators: auto, rebuild, keep, none
+    nccl_shim: Path | None = None  # NCCL's checkpoint shim; None: looked for in usual places
     follow: bool = True  # the worker's output goes to the shim's stdout too

@@ -71,7 +71,7 @@ class Outcome:
     note: str = ""
     took_ms: int = 0
     laps: tuple[Lap, ...] = ()
-    arrivals: tuple[Arrival, ...] = ()  # PARK: when each rank was parked
+    arrivals: tuple[Arrival, ...] = ()  # of ranks: parked, or communicators rebuilt
     gpu: bool = False  # HOLD: a process of it has an NVIDIA device open
 
 

@@ -15,6 +15,8 @@ from worker_shim.files.port import FileDriver
 from worker_shim.images.port import ImageStore
 from worker_shim.images.staging import Staging
 from worker_shim.inventory.inventory import GpuInventory
+from worker_shim.nccl.endpoint import Endpoint
+from worker_shim.nccl.port import RankCommunicators
 from worker_shim.network.port import NetworkDriver
 from worker_shim.process.port import ProcessDriver, Tree, unheard
 
@@ -56,6 +58,16 @@ class Page(Protocol):
         A rank that was `known` before and is gone has ended: raises DriverError naming it.
         `arrived` is told the number of each rank once, when it is seen parked.
         """
+
+    def tear_down(self) -> None:
+        """Tell the parked ranks to destroy their communicators; every rank of the job is parked."""
+
+    @property
+    def tearing_down(self) -> bool:
+        """Whether ranks of this hold were told so: they build them anew when they are let go."""
+
+    def communicators(self) -> tuple[RankCommunicators, ...]:
+        """How the communicators of each living rank stand."""
 
     def release(self) -> None:
         """Lower the flag; no error when it is not up."""
@@ -112,3 +124,4 @@ class Drivers:
     copy_limit_bytes: int = 8 << 30
     save_before_kill: Callable[[], bool] = lambda: False  # of GPU processes
     gpus: GpuInventory | None = None  # None: nobody looks for any
+    endpoint: Endpoint = field(default_factory=Endpoint)  # where ranks meet to rebuild

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coordinator.core.errors import BadRequest, DriverError, Refused
 from coordinator.core.model import Endpoint, WorkerRecord
-from worker_shim.agent import starting
+from worker_shim.agent import communicators, starting
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.criu.port import ImageFacts
@@ -217,7 +217,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("restore")
     worker.adopt(root_pid, order.incarnation)
     worker.state, worker.action = "restored", order.action
-    worker.gpu, worker.nccl = bool(restoration.record.gpu_pids), restoration.record.nccl
+    worker.gpu = bool(restoration.record.gpu_pids)
     worker.begin_hold()
     tree = worker.tree()
     missing = sorted(set(restoration.facts.pids) - set(tree.pids))
@@ -256,6 +256,7 @@ async def release(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("check")
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
     deadline.lap("unlock")
+    await communicators.prepare_release(worker, order.action)
     await worker.drivers.process.go_on(worker.root_pid)
     if worker.page is not None:
         worker.page.release()
@@ -264,4 +265,5 @@ async def release(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.state = "running" if worker.alive else worker.state
     worker.restoration = None
     worker.drop_later(order.action)
+    await communicators.rebuilt(worker, deadline)
     return Outcome(held_ms=held_ms, root_pid=worker.root_pid)

@@ -16,7 +16,7 @@ import structlog
 
 from coordinator.core.errors import AllstopError, DriverError
 from coordinator.core.failures import listed
-from worker_shim.agent import gpus
+from worker_shim.agent import communicators, gpus
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.ports import Page
 from worker_shim.agent.worker import Worker
@@ -74,6 +74,7 @@ async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("check")
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
     deadline.lap("unlock")
+    await communicators.prepare_release(worker, order.action)
     await worker.drivers.process.go_on(worker.root_pid)
     deadline.lap("go on")
     if worker.gpus:
@@ -83,6 +84,7 @@ async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         worker.page.release()
     held_ms = worker.end_hold()
     worker.state = "running" if worker.alive else worker.state
+    await communicators.rebuilt(worker, deadline)
     return Outcome(held_ms=held_ms)
 
 
@@ -103,14 +105,14 @@ async def put_back(
     the worker is faulted, when it still is held afterwards.
     """
     if worker.action in ("", action):
-        await _let_go(worker, deadline)
+        await _let_go(worker, action, deadline)
     held_ms = worker.end_hold() if worker.action == action else worker.last_held_ms
     if delete:
         await _delete(worker, action, deadline, stored=not keep)
     return Outcome(held_ms=held_ms, note=worker.state)
 
 
-async def _let_go(worker: Worker, deadline: Deadline) -> None:
+async def _let_go(worker: Worker, action: str, deadline: Deadline) -> None:
     trouble: list[str] = []
     drivers = worker.drivers
     seen = await _try(look(worker, deadline), trouble)  # None: not seen, so everything may hold it
@@ -122,6 +124,7 @@ async def _let_go(worker: Worker, deadline: Deadline) -> None:
     back = True
     if worker.gpus and (seen is None or seen.devices):
         back = await _try(_devices_back(worker, deadline), trouble) is not None
+    await _try(communicators.prepare_release(worker, action), trouble)
     if worker.page is not None and (seen is None or seen.holding) and back:
         await _try(_lower(worker.page), trouble)  # a rank without its device is left parked
     after = seen if seen is not None and seen.free else await _try(look(worker, deadline), trouble)

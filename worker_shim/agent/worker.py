@@ -22,6 +22,8 @@ from worker_shim.cuda.killing import take_off
 from worker_shim.cuda.port import GpuProcess
 from worker_shim.images.names import checked_name
 from worker_shim.images.port import Launch, Manifest
+from worker_shim.nccl.launching import environment as launch_environment
+from worker_shim.nccl.modes import mode_of
 from worker_shim.process.port import LaunchSpec, Tree
 
 if TYPE_CHECKING:
@@ -87,7 +89,6 @@ class Worker:
     published: Recent = field(default_factory=Recent)
     restoration: Restoration | None = None
     gpu: bool = False  # a process of it has had a device open since it was started
-    nccl: str = ""
     gpus: tuple[GpuProcess, ...] = ()  # in the order of lock, save and restore
     gpu_bytes: int = 0  # device memory that GPU_SAVE brought into its processes
     restored_by: str = ""  # the restore that has killed the old tree and made the present one
@@ -96,6 +97,7 @@ class Worker:
     programs: asyncio.Task[tuple[ProgramFile, ...]] | None = None
     watching: asyncio.Task[None] | None = None
     taken: Claim | None = None
+    rebuilding: str = ""  # the action after which its ranks build their communicators anew
     _dropping: set[asyncio.Future[None]] = field(default_factory=set)
     _copying: dict[asyncio.Task[None], str] = field(default_factory=dict)  # for which action
 
@@ -119,6 +121,11 @@ class Worker:
     def alive(self) -> bool:
         """Whether its root process has not been seen to end."""
         return self.root_pid != 0 and self.state not in ("", "exited")
+
+    @property
+    def nccl(self) -> str:
+        """What becomes of its communicators: the mode it was launched with, wherever that was."""
+        return mode_of(self.root_pid)
 
     def tree(self) -> Tree:
         """Its processes now; empty when there are none."""
@@ -175,9 +182,10 @@ class Worker:
         )
         log_file = self.directory / LOG
         self.log_began = {str(log_file): log_file.stat().st_size if log_file.exists() else 0}
+        nccl = launch_environment(spec.env, self.directory, mode=spec.nccl, library=spec.nccl_shim)
         launch = LaunchSpec(
             argv=spec.argv,
-            env={**spec.env, **additions},
+            env={**spec.env, **additions, **nccl.additions},
             cwd=spec.cwd,
             log=log_file,
         )
@@ -188,7 +196,7 @@ class Worker:
             raise error.at(job=where.job, worker=where.worker, node=where.node) from None
         self.adopt(root_pid, FRESH)
         self.state = "running"
-        return notes
+        return (*notes, *nccl.notes)
 
     def take_directory(self) -> None:
         """Have the run directory to ourselves; raises Busy while another living shim has it."""

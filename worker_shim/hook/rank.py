@@ -13,6 +13,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
+from worker_shim.hook import communicators
 from worker_shim.hook.page import (
     PATH_VARIABLE,
     STATE_BROKEN,
@@ -20,11 +21,12 @@ from worker_shim.hook.page import (
     STATE_PARKED,
     STATE_RUNNING,
 )
-from worker_shim.hook.slot import HOLD, TARGET, Slot, claim, open_page
+from worker_shim.hook.slot import HOLD, TARGET, TEAR_DOWN, Slot, claim, open_page
 
 POLL_S = 0.0005
 
 _page: tuple[memoryview, int] | None = None  # words, descriptor
+_communicators: communicators.Communicators | None = None
 _optimizer_hooks: list[Any] = []
 _explicit = False
 _outermost = 0  # id of the optimizer whose step is running; one inside it is not counted
@@ -67,11 +69,12 @@ _advance: Callable[[], None] = _nothing
 
 def _first_step() -> None:
     """Only who steps is a rank for certain: claim the slot for good, then count in it."""
-    global _advance
+    global _advance, _communicators
     _advance = _nothing
     try:
         slot = None if _page is None else claim(*_page, stepping=True)
         if slot is not None:
+            _communicators = communicators.find(slot)
             _advance = _counting(slot)
             _advance()
     except Exception:
@@ -106,6 +109,8 @@ def _stop_here(slot: Slot, boundary: int) -> None:
         _wait(slot, boundary)
         slot.publish_identity()
         slot.put("parked", 0)
+        if _communicators is not None:
+            _communicators.rebuild()
         slot.put("state", STATE_RUNNING)
     except Exception:
         slot.put("state", STATE_BROKEN)
@@ -139,6 +144,8 @@ def _park(slot: Slot, boundary: int, generation: int) -> None:
     slot.put("state", STATE_PARKED)
     slot.put("parked", generation)
     while words[HOLD] == generation and 0 < words[TARGET] <= boundary:
+        if _communicators is not None and words[TEAR_DOWN] == generation:
+            _communicators.take_down()
         time.sleep(POLL_S)
     slot.put("parked", 0)
 

@@ -23,6 +23,7 @@ HOLD = HEADER_FIELDS.index("hold")
 TARGET = HEADER_FIELDS.index("target")
 INCARNATION = HEADER_FIELDS.index("incarnation")
 SLOTS = HEADER_FIELDS.index("slots")
+TEAR_DOWN = HEADER_FIELDS.index("tear_down")
 WORKER_VARIABLE = "ALLSTOP_WORKER"
 START_TOLERANCE_TICKS = 2
 LOCK_TRIES_MAX = 1000
@@ -137,7 +138,7 @@ def _fill(slot: Slot) -> None:
     """Write every field; the pid last, since it is what makes the slot count."""
     rank = _number("RANK", _number(WORKER_VARIABLE, 0))
     slot.put("pid", 0)
-    for field in ("boundary", "parked", "sync_us", "flags"):
+    for field in ("boundary", "parked", "sync_us", "flags", "communicators", "nccl_result"):
         slot.put(field, 0)
     slot.put("rank_plus_1", rank + 1)
     slot.put("local_rank", _number("LOCAL_RANK", 0))

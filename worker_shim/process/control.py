@@ -26,7 +26,8 @@ from worker_shim.hook.page import (
     STATE_HELD,
     page_bytes,
 )
-from worker_shim.hook.slot import HOLD, INCARNATION, SLOTS, TARGET, Slot, same_start
+from worker_shim.hook.slot import HOLD, INCARNATION, SLOTS, TARGET, TEAR_DOWN, Slot, same_start
+from worker_shim.nccl.port import RankCommunicators
 from worker_shim.process.barrier import memory_barrier
 from worker_shim.process.clocks import start_seen_by
 from worker_shim.process.port import Tree, unheard
@@ -139,6 +140,27 @@ class ControlPage:
         if not self.hold or target <= 0:
             raise BugError(f"target {target} set while hold is {self.hold}")
         self._words[TARGET] = target
+
+    def tear_down(self) -> None:
+        """Tell the parked ranks to destroy their communicators; every rank of the job is parked."""
+        self._words[TEAR_DOWN] = self.hold
+
+    @property
+    def tearing_down(self) -> bool:
+        """Whether ranks of this hold were told so: they build them anew when they are let go."""
+        return self.hold != 0 and int(self._words[TEAR_DOWN]) == self.hold
+
+    def communicators(self) -> tuple[RankCommunicators, ...]:
+        """How the communicators of each living rank stand."""
+        return tuple(
+            RankCommunicators(
+                rank=slot.get("rank_plus_1") - 1,
+                pid=slot.get("pid"),
+                state=slot.get("communicators"),
+                result=slot.get("nccl_result"),
+            )
+            for slot in self._claimed()
+        )
 
     def release(self) -> None:
         """Lower the flag: ranks that are held or parked go on at once. Safe to repeat."""

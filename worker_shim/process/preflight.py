@@ -8,6 +8,7 @@ from coordinator.core.model import Finding, Severity
 from worker_shim.compatibility.judging import findings
 from worker_shim.compatibility.node import NodeSight, without_gpus
 from worker_shim.compatibility.tree import concerns, situation
+from worker_shim.nccl import checking
 from worker_shim.process import descriptors, mappings, pipes, sockets
 from worker_shim.process.port import Tree
 from worker_shim.process.view import Namespaces, ProcessView, TreeView, view
@@ -30,8 +31,10 @@ def inspect(tree: Tree, node: Callable[[], NodeSight] = without_gpus) -> tuple[F
         sockets.check,
         _namespaces,
         _traced,
+        checking.check,
     )
-    found = [finding for check in checks for finding in check(seen)]
+    every = (finding for check in checks for finding in check(seen))
+    found = [*checking.excused(every, seen)]
     if concerns(seen):
         found += findings(situation(seen, node()))
     unique = list(dict.fromkeys(found))

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ShimMessage(_message.Message):
-    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log")
+    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class ShimMessage(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    MEETING_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     result: OrderResult
@@ -28,7 +29,8 @@ class ShimMessage(_message.Message):
     progress: Progress
     results: OrderResults
     log: LogAnswer
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ...) -> None: ...
+    meeting: Meeting
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("facts", "highest_epoch", "workers", "session", "number")
@@ -89,7 +91,7 @@ class Progress(_message.Message):
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log")
+    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log", "meeting")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +100,7 @@ class CoordinatorMessage(_message.Message):
     WAITING_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    MEETING_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     order: Order
     fenced: Fenced
@@ -106,7 +109,8 @@ class CoordinatorMessage(_message.Message):
     waiting: Waiting
     orders: Orders
     log: LogQuestion
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ...) -> None: ...
+    meeting: Meeting
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "coordinator", "report_interval_ms")
@@ -185,6 +189,34 @@ class LogAnswer(_message.Message):
     question: int
     parts: _containers.RepeatedCompositeFieldContainer[_logs_pb2.LogPart]
     def __init__(self, question: _Optional[int] = ..., parts: _Optional[_Iterable[_Union[_logs_pb2.LogPart, _Mapping]]] = ...) -> None: ...
+
+class Meeting(_message.Message):
+    __slots__ = ("epoch", "job", "action", "keys", "came", "ask", "leave")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    CAME_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    job: str
+    action: str
+    keys: _containers.RepeatedCompositeFieldContainer[Key]
+    came: _containers.RepeatedScalarFieldContainer[int]
+    ask: bool
+    leave: bool
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., action: _Optional[str] = ..., keys: _Optional[_Iterable[_Union[Key, _Mapping]]] = ..., came: _Optional[_Iterable[int]] = ..., ask: _Optional[bool] = ..., leave: _Optional[bool] = ...) -> None: ...
+
+class Key(_message.Message):
+    __slots__ = ("name", "value", "deleted")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    name: bytes
+    value: bytes
+    deleted: bool
+    def __init__(self, name: _Optional[bytes] = ..., value: _Optional[bytes] = ..., deleted: _Optional[bool] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("orders",)

@@ -11,6 +11,7 @@ from coordinator.core.errors import DeadlinePassed, DriverError
 from coordinator.core.model import Finding, RankState
 from worker_shim.agent.ports import Page
 from worker_shim.criu.port import DumpStats, ImageFacts
+from worker_shim.nccl.port import RankCommunicators
 from worker_shim.network.port import Sockets
 from worker_shim.process.port import LaunchSpec, Tree, TreeProcess, unheard
 
@@ -175,6 +176,11 @@ class FakePage:
         self.boundary = self.target
         arrived(0)
         return self.ranks(tree)
+
+    tearing_down = False
+
+    def communicators(self) -> tuple[RankCommunicators, ...]:
+        return ()
 
     def release(self) -> None:
         self.hold = self.target = 0

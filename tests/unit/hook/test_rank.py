@@ -120,7 +120,7 @@ def test_devices_in_use_are_synchronised_and_no_other(monkeypatch: pytest.Monkey
 def test_every_field_survives_a_snapshot(tmp_path: Path) -> None:
     fields = {name: 100 + at for at, name in enumerate(SLOT_FIELDS)}
     slots = [{"slot": 0, **fields}, {"slot": 3, **fields, "rank_plus_1": 9}]
-    page = {"hold": 7, "target": 8, "slots": 5, "incarnation": 2}
+    page = {"hold": 7, "target": 8, "slots": 5, "incarnation": 2, "tear_down": 6}
     with ControlPage.write_anew(tmp_path / "page", page, slots) as anew:
         assert anew.snapshot() == ({"magic": anew.snapshot()[0]["magic"], **page}, tuple(slots))
         assert (anew.hold, anew.target) == (7, 8)

@@ -1,0 +1,1 @@
+"""NCCL's checkpoint shim and a communicator, in C, for ranks on CPU."""
