@@ -25,10 +25,12 @@ def check(tree: TreeView) -> Iterator[Finding]:
     """Look at every process that has NCCL, or live communicators."""
     found = live.evidence(tree)
     for process in tree.processes:
-        seen = found.get(process.process.pid, ())
+        seen = (*found.get(process.process.pid, ()), *live.groups(process))
         if not seen and not live.has_library(process):
             continue
         environment = read_environment(process.process.pid)
+        if environment.get("WORLD_SIZE") == "1":
+            seen = found.get(process.process.pid, ())  # a group of one has nobody to wait for
         of_mode = _MODES.get(environment.get(MODE_VARIABLE, ""), _without)
         yield from of_mode(process, environment, seen)
 

@@ -11,7 +11,9 @@ from worker_shim.process.view import ProcessView, TreeView
 
 SHARED_MEMORY = "/dev/shm/nccl-"
 INFINIBAND = "/dev/infiniband/"
-THREADS = "NCCL "  # "NCCL Service 0", "NCCL Progress 0", …
+THREADS = "NCCL "  # "NCCL Service 0", "NCCL Progress 0", … where NCCL_SET_THREAD_NAME is set
+GROUP_THREADS = "pt_nccl_"  # PyTorch's, of a process group; they outlive communicators
+RAS_THREAD = "NCCL RAS"  # of the process, not of a communicator
 ABSTRACT_SOCKET = "@/tmp/nccl-socket-"
 
 
@@ -23,6 +25,12 @@ def evidence(tree: TreeView) -> dict[int, tuple[str, ...]]:
         for process in tree.processes
     }
     return {pid: seen for pid, seen in found.items() if seen}
+
+
+def groups(process: ProcessView) -> tuple[str, ...]:
+    """Threads of PyTorch that watch a process group of NCCL: communicators may be live, or will."""
+    names = (name for name in _threads(process) if name.startswith(GROUP_THREADS))
+    return tuple(f"thread {name}" for name in dict.fromkeys(names))
 
 
 def has_library(process: ProcessView) -> bool:
@@ -46,10 +54,14 @@ def _of(process: ProcessView, sockets: Mapping[int, str]) -> Iterator[str]:
     for area in process.mappings:
         if area.path.startswith(SHARED_MEMORY):
             yield _path(area.path)
-    for tid in process.process.threads:
-        name = _read(f"/proc/{process.process.pid}/task/{tid}/comm").strip()
-        if name.startswith(THREADS):
+    for name in _threads(process):
+        if name.startswith(THREADS) and name != RAS_THREAD:
             yield f"thread {name}"
+
+
+def _threads(process: ProcessView) -> Iterator[str]:
+    for tid in process.process.threads:
+        yield _read(f"/proc/{process.process.pid}/task/{tid}/comm").strip()
 
 
 def _path(target: str) -> str:

@@ -27,6 +27,15 @@ nccl = ctypes.CDLL(sys.argv[1] or None)
 assert nccl.fakeNcclInit(0, 1, b"127.0.0.1", int(sys.argv[2])) == 0
 if sys.argv[3]:
     assert nccl.ncclCheckpointPrepare() == 0
+def watch():
+    ctypes.CDLL(None).prctl(15, b"pt_nccl_watchdg", 0, 0, 0)
+    time.sleep(300)
+import os, threading
+if os.environ.get("WATCHED"):
+    threading.Thread(target=watch, daemon=True).start()
+    task = "/proc/self/task"
+    while not any("pt_nccl" in open(f"{task}/{t}/comm").read() for t in os.listdir(task)):
+        time.sleep(0.01)
 open(sys.argv[4], "w").close()
 time.sleep(300)
 """
@@ -78,6 +87,12 @@ def test_live_communicators_are_refused_where_nothing_rebuilds_them(look: Look, 
     assert "/dev/shm/nccl-" in finding.text
     assert "--nccl rebuild" in finding.text
     assert refused(look(mode, down=True)) == []
+
+
+def test_a_group_that_is_watched_counts_unless_it_is_of_one(look: Look) -> None:
+    assert refused(look("none", down=True, WATCHED="1")) == ["nccl"]
+    assert refused(look("none", down=True, WATCHED="1", WORLD_SIZE="1")) == []
+    assert live.evidence(look("rebuild", down=True, WATCHED="1")) == {}, "it outlives them"
 
 
 def test_evidence_is_memory_and_threads(look: Look) -> None:
