@@ -15,7 +15,9 @@ from worker_shim.agent import communicators, holding
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.cuda.port import CudaState, GpuProcess
+from worker_shim.inventory.recording import held_by
 
+CONTEXT_BYTES = 1 << 30  # of a process on a device, at most; it is made anew at a restore
 UNLOCK_S = 2.0  # of a lock's time, kept to unlock the others when it runs out
 
 
@@ -79,8 +81,30 @@ async def save(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
             definite=False,
         )
     worker.gpu_bytes = max(0, _memory_bytes(worker) - before)
+    _require_grown(worker)
     deadline.lap("look")
     return Outcome(note=f"{worker.gpu_bytes} bytes of device memory")
+
+
+def _require_grown(worker: Worker) -> None:
+    """What was in the devices is in the processes now, or the driver has said so for nothing.
+
+    Where it is known what they held there; a context, which is not saved as memory, counts too.
+    """
+    inventory = worker.drivers.gpus
+    if inventory is None:
+        return
+    pids = frozenset(process.pid for process in worker.gpus)
+    held = held_by(inventory.before(worker.claimed_s), pids)
+    expected = sum(each.held_bytes for each in held) - CONTEXT_BYTES * len(held) * len(pids)
+    if worker.gpu_bytes < expected:
+        raise DriverError(
+            f"the ranks held {sum(each.held_bytes for each in held)} bytes on their GPUs, and have "
+            f"grown by {worker.gpu_bytes} when these were saved",
+            where=worker.where,
+            advice="look at the kernel's log; nothing is known to be lost",
+            definite=False,
+        )
 
 
 async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:

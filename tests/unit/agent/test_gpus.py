@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from worker_shim.agent import gpus
 from worker_shim.cuda.fake import Held
 from worker_shim.cuda.none import NoCuda
 from worker_shim.cuda.port import CudaState
+from worker_shim.inventory.inventory import Inventory
 
 S = CudaState
 GIB = 1 << 30
@@ -196,6 +198,23 @@ async def test_images_without_the_device_memory_are_a_lie(
     grown = iter((0, GIB))
     await gpu.done("GPU_SAVE", "a2")
     assert (await gpu.done("DUMP", "a2", cut="CUT_STEP")).record.gpu_bytes == GIB
+
+
+@pytest.mark.parametrize(("held_gib", "fits"), [(20, False), (3, True)])
+async def test_a_save_that_brings_no_memory_is_a_lie(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch, held_gib: int, fits: bool
+) -> None:
+    """Two processes on one GPU; half a GiB of each is its context at least."""
+    held = {"GPU-0": {ROOT: held_gib * GIB // 2, RANK: held_gib * GIB // 2}}
+    seen = Inventory(gpus=(Gpu(0, "GPU-0", "any", 80 * GIB, 0, "0"),), held=held)
+    object.__setattr__(gpu.drivers, "gpus", SimpleNamespace(before=lambda moment_s: seen))
+    await gpu.to("PARK")
+    await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    grown = iter((0, GIB))
+    monkeypatch.setattr(gpus, "_memory_bytes", lambda worker: next(grown))
+    saved = await gpu.order("GPU_SAVE")
+    assert saved.HasField("failure") is not fits
+    assert fits or f"have grown by {GIB}" in saved.failure.what
 
 
 async def test_memory_for_what_is_in_the_devices_is_checked_before_a_hold(gpu: Rig) -> None:
