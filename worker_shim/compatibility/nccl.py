@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from worker_shim.compatibility.features import TreeFeature
 from worker_shim.compatibility.libraries import nccl_versions
+from worker_shim.hook.communicators import MODE_VARIABLE, REBUILD
 from worker_shim.process import proc
 from worker_shim.process.view import ProcessView
 
@@ -13,8 +14,6 @@ from worker_shim.process.view import ProcessView
 WATCHDOG = ("pt_nccl_watchdg", "pt_nccl_heartbt")
 THREADS = (*WATCHDOG, "NCCL ")
 SEGMENTS = "/dev/shm/nccl-"
-MODE_VARIABLE = "ALLSTOP_NCCL_MODE"  # of a worker from its launch on
-REBUILD = "rebuild"
 SHIMS = (
     "libnccl-checkpoint",
     "libnccl_checkpoint",

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 
 from coordinator.core.model import Finding, Severity
 from worker_shim.hook.communicators import MODE_VARIABLE, REBUILD
 from worker_shim.nccl import live
-from worker_shim.nccl.launching import HEARTBEAT_VARIABLE, OF_KEEP
+from worker_shim.nccl.launching import OF_KEEP
 from worker_shim.nccl.modes import KEEP, SHIM_LIBRARY, driver_version, why_not_keep
 from worker_shim.process.proc import read_environment
 from worker_shim.process.view import ProcessView, TreeView
 
 SHOWN_MAX = 3
-HEARTBEAT_LEAST_S = 600
 LIVE = "nccl"  # the coordinator knows it: no freeze where it is found
-GONE_BY_THEN = "infiniband"  # what NCCL's checkpoint shim closes before a dump
 
 Environment = Mapping[str, str]
 
@@ -33,22 +30,6 @@ def check(tree: TreeView) -> Iterator[Finding]:
             seen = found.get(process.process.pid, ())  # a group of one has nobody to wait for
         of_mode = _MODES.get(environment.get(MODE_VARIABLE, ""), _without)
         yield from of_mode(process, environment, seen)
-
-
-def excused(findings: Iterable[Finding], tree: TreeView) -> Iterator[Finding]:
-    """The findings of others, those weakened that NCCL's checkpoint shim will have mended."""
-    mended = {each.process.pid for each in tree.processes if _rebuilds(each)}
-    for finding in findings:
-        if finding.code == GONE_BY_THEN and finding.pid in mended:
-            yield replace(finding, severity=Severity.WARN)
-        else:
-            yield finding
-
-
-def _rebuilds(process: ProcessView) -> bool:
-    if not live.has_shim(process):
-        return False
-    return read_environment(process.process.pid).get(MODE_VARIABLE) == REBUILD
 
 
 def _without(
@@ -81,7 +62,6 @@ def _rebuild(
     shared = environment.get("NCCL_SHM_DISABLE") == "1"
     if environment.get("NCCL_CUMEM_HOST_ENABLE") != "0" and not shared:
         yield _wrong(process, "NCCL_CUMEM_HOST_ENABLE", "0", "a rebuild may hang with it")
-    yield from _heartbeat(process, environment)
 
 
 def _keep(
@@ -99,7 +79,6 @@ def _keep(
     for name, value, why in (("NCCL_NVLS_ENABLE", "0", "a multicast group hangs"), *OF_KEEP):
         if environment.get(name) != value:
             yield _wrong(process, name, value, why)
-    yield from _heartbeat(process, environment)
 
 
 _MODES: dict[str, Callable[[ProcessView, Environment, tuple[str, ...]], Iterator[Finding]]] = {
@@ -125,18 +104,6 @@ def _wrong(process: ProcessView, name: str, value: str, why: str) -> Finding:
         f"was started without {name}={value}: {why}",
         "it is read once, so start the job anew with it; `allstop shim run --nccl` sets it",
     )
-
-
-def _heartbeat(process: ProcessView, environment: Environment) -> Iterator[Finding]:
-    """Torch's monitor ends a rank whose watchdog stands still, as it does while it is held."""
-    given = environment.get(HEARTBEAT_VARIABLE, "480")  # torch's own default
-    if given.isdigit() and int(given) < HEARTBEAT_LEAST_S:
-        yield process.finding(
-            Severity.WARN,
-            "nccl_heartbeat",
-            f"has {HEARTBEAT_VARIABLE}={given}: torch ends it if it is held for longer",
-            "start it with more",
-        )
 
 
 def _shown(seen: tuple[str, ...]) -> str:

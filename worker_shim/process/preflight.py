@@ -33,8 +33,7 @@ def inspect(tree: Tree, node: Callable[[], NodeSight] = without_gpus) -> tuple[F
         _traced,
         checking.check,
     )
-    every = (finding for check in checks for finding in check(seen))
-    found = [*checking.excused(every, seen)]
+    found = [finding for check in checks for finding in check(seen)]
     if concerns(seen):
         found += findings(situation(seen, node()))
     unique = list(dict.fromkeys(found))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.model import Finding, Severity
+from coordinator.core.model import Severity
 from tests.conftest import free_port
 from worker_shim.nccl import checking, live
 from worker_shim.process import proc
@@ -109,8 +109,6 @@ def test_rebuild_needs_the_shim_and_its_settings(look: Look) -> None:
     assert refused(look("rebuild")) == ["nccl_setting", "nccl_setting"]
     shared = {"NCCL_NVLS_ENABLE": "0", "NCCL_SHM_DISABLE": "1"}
     assert refused(look("rebuild", **shared)) == []
-    few = look("rebuild", **SETTINGS, TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC="60")
-    assert [finding.code for finding in checking.check(few)] == ["nccl", "nccl_heartbeat"]
 
 
 def test_keep_needs_sockets_alone_and_a_driver_that_can(look: Look) -> None:
@@ -119,17 +117,6 @@ def test_keep_needs_sockets_alone_and_a_driver_that_can(look: Look) -> None:
     texts = " ".join(finding.text for finding in checking.check(seen))
     assert "NCCL_IB_DISABLE=1" in texts
     assert "NCCL_SHM_DISABLE=1" in texts
-
-
-def test_what_the_shim_will_close_is_no_refusal(look: Look) -> None:
-    seen = look("rebuild", **SETTINGS)
-    found = [
-        Finding(Severity.REFUSE, code, "text", rank=3, pid=pid)
-        for code in ("infiniband", "io_uring")
-        for pid in (seen.processes[0].process.pid, 1)
-    ]
-    severities = [finding.severity for finding in checking.excused(found, seen)]
-    assert severities == [Severity.WARN, *[Severity.REFUSE] * 3]
 
 
 def test_the_preflight_has_it(look: Look) -> None:
