@@ -118,19 +118,22 @@ def test_a_forked_process_that_holds_the_device_is_named_with_what_it_holds(look
     assert "descriptors 3, 4" in found.text
 
 
+TELL = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(300)"
+
+
 @pytest.mark.parametrize(
     "child",
     [
         "kept.append(opened('nvidia0'))",  # it has begun to use it itself
         "os.closerange(3, 9); kept = [opened('nvidiactl'), opened('nvidia0')]",  # same numbers
         "os.closerange(3, 9)",
-        "os.execv(sys.executable, [sys.executable, '-c', 'import time; time.sleep(300)'])",
+        "os.execv(sys.executable, [sys.executable, '-c', TELL, done])",
     ],
 )
 def test_a_child_with_its_own_devices_or_none_is_no_heir(look: Look, child: str) -> None:
-    mark = f"{child}; open(done, 'w').close()" if "exec" not in child else child
-    until = "" if "exec" in child else "while not os.path.exists(done): time.sleep(0.001)\n"
-    situation = look(GPU + FORK.format(child=mark) + until)
+    mark = child if "exec" in child else f"{child}; open(done, 'w').close()"
+    until = "while not os.path.exists(done): time.sleep(0.001)\n"
+    situation = look(GPU + f"TELL = {TELL!r}\n" + FORK.format(child=mark) + until)
     assert TreeFeature.INHERITED_DEVICE not in situation.features
 
 
