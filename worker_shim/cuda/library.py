@@ -13,7 +13,7 @@ from typing import Any
 
 from coordinator.core.errors import DriverError
 from worker_shim.cuda import devices
-from worker_shim.cuda.guard import require_alive
+from worker_shim.cuda.guard import require_alive, require_survived
 from worker_shim.cuda.port import CudaState, GpuProcess
 from worker_shim.cuda.results import refusal
 from worker_shim.process.port import Tree
@@ -118,7 +118,7 @@ class LibraryCuda:
         request = {"call": call, "pid": process.pid, **arguments}
         told = await self._ask(request, doing, time.monotonic() + deadline_s)
         if told["result"]:
-            require_alive(process, doing, after=True)
+            await require_survived(process, doing, told["result"])
             raise refusal(doing, told["result"], told["words"], changed=changes)
         return int(told["value"])
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from coordinator.core.errors import DriverError
 from worker_shim.cuda import devices
-from worker_shim.cuda.guard import require_alive
+from worker_shim.cuda.guard import require_alive, require_survived
 from worker_shim.cuda.port import CudaState, GpuProcess
 from worker_shim.cuda.results import of_exit_status, refusal
 from worker_shim.process.port import Tree
@@ -127,10 +127,10 @@ class ProgramCuda:
         told = await self._act(process, doing, deadline_s, "--action", action, *arguments, ok=False)
         if told.exit_code == 0:
             return
-        require_alive(process, doing, after=True)
         said = _QUOTED.search(told.stderr + told.stdout)
         words = said.group(1) if said else (told.stderr or told.stdout).strip()[-200:]
         code = of_exit_status(told.exit_code, words)
+        await require_survived(process, doing, code)
         raise refusal(doing, code, words, changed=changes)
 
     async def _act(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from coordinator.core.errors import DriverError
 
-SUCCESS, NOT_READY = 0, 600
+SUCCESS, OPERATING_SYSTEM, NOT_READY = 0, 304, 600
 
 
 @dataclass(frozen=True)
