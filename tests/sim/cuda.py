@@ -11,6 +11,7 @@ from coordinator.core.model import Gpu
 from tests.sim.cause import has_effect
 from worker_shim.cuda.fake import FakeCuda, Held
 from worker_shim.cuda.port import CudaState, GpuProcess
+from worker_shim.inventory.inventory import GpuInventory, Inventory
 from worker_shim.process.port import Tree as Listing
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 GPUS = 2
 BYTES = 80 << 30
+DRIVER, CUDA = "580.65.06", "13.0"
 NEEDS_RUNNING = ("checkpoint", "restore")  # a thread of the process does it
 HANGING_S_MAX = 8.0
 
@@ -33,6 +35,17 @@ def gpus_of(machine: str) -> tuple[Gpu, ...]:
         Gpu(number, uuid, "Simulated GPU", BYTES, BYTES, f"0000000{number}:00:00.0", "9.0")
         for number, uuid in enumerate(uuids_of(machine))
     )
+
+
+class SimInventory(GpuInventory):
+    """What a machine's GPUs are, which does not change."""
+
+    def __init__(self, machine: str) -> None:
+        self._seen = Inventory(gpus=gpus_of(machine), driver=DRIVER, cuda_version=CUDA)
+
+    def before(self, moment_s: float) -> Inventory:
+        """As always."""
+        return self._seen
 
 
 class SimCuda(FakeCuda):

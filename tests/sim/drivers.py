@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from coordinator.core.errors import DriverError
 from coordinator.core.model import Endpoint, Finding, NodeFacts, ProgramFile
 from tests.sim.cause import has_effect
-from tests.sim.cuda import gpus_of
+from tests.sim.cuda import CUDA, DRIVER, gpus_of
 from tests.sim.tree import Page, Rank, Tree, page_of
 from tests.sim.truth import Dump
 from worker_shim.criu.fake import FILE, FakeImageDriver
@@ -323,8 +323,8 @@ class SimProbe:
             shim_version="sim",
             boot_id=f"boot-{machine.name}",
             gpus=gpus_of(machine.name),
-            gpu_driver="580.65.06",
-            cuda_version="13.0",
+            gpu_driver=DRIVER,
+            cuda_version=CUDA,
             gpu_engine="library",
         )
 

@@ -13,7 +13,7 @@ from allstop.v1 import shim_pb2
 from coordinator.core.errors import AllstopError, DriverError
 from tests.sim import drivers as sim
 from tests.sim.cause import because_of
-from tests.sim.cuda import SimCuda
+from tests.sim.cuda import SimCuda, SimInventory
 from tests.sim.loop import DEAD, FROZEN, Process
 from tests.sim.tree import Page, Tree
 from worker_shim.agent.agent import Agent
@@ -272,6 +272,7 @@ class Machine:
             network=sim.SimNetwork(self),
             files=sim.SimFiles(self),
             cuda=self.cuda,
+            gpus=SimInventory(self.name),
             hook=sim.SimHook(self),
             store=sim.SimImageStore(self),
             staging=staging,
