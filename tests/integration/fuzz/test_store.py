@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from allstop.v1 import operator_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -96,7 +97,7 @@ async def ask_everything(reign: Reign, job: str, ids: list[str]) -> None:
     for asking in (
         lambda: reading.list_jobs(desk),
         lambda: reading.list_snapshots(desk, job),
-        lambda: reading.plan(desk, job, ""),
+        lambda: reading.plan(desk, operator_pb2.PlanRequest(job=job)),
         *((lambda each=each: reading.show(desk, each)) for each in ids),
     ):
         try:
@@ -160,7 +161,7 @@ async def test_a_damaged_snapshot_does_not_hide_the_others(content: Content) -> 
         assert [each.snapshot for each in reply.snapshots] == [second.rpartition("/")[2]]
         (problem,) = reply.problems
         assert first in problem
-        planned = await reading.plan(reign.desk, "llm", "")
+        planned = await reading.plan(reign.desk, operator_pb2.PlanRequest(job="llm"))
         assert "snapshot" not in planned.failure.kind.lower()
         with pytest.raises(StoreError, match=first):
             await reading.show(reign.desk, first.rpartition("/")[2])
