@@ -70,6 +70,7 @@ class FakeShim:
             address, options=client_options(Keepalive())
         )
         self._call: Any = None
+        self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._reading: asyncio.Task[None] | None = None
@@ -165,7 +166,8 @@ class FakeShim:
     async def say(self, **body: Any) -> None:
         """Send one message; no error when the stream is gone."""
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await self._call.write(shim_pb2.ShimMessage(**body))
+            async with self._writing:  # a second write at once is refused, as an error of the call
+                await self._call.write(shim_pb2.ShimMessage(**body))
 
     async def report(self) -> None:
         """Tell how the workers are."""

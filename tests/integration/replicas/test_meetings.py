@@ -57,11 +57,6 @@ class Node(Watchful):
             self.meetings.rejoin()
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="open fault: shims that attach to fronts in the first moments of a leader are sometimes "
-    "not known to it, and what their ranks set reaches nobody",
-)
 async def test_keys_reach_every_node_whoever_carries_it(etcd_server: Any, tmp_path: Path) -> None:
     place = etcd_server.endpoint, "/meetings", tmp_path
     async with replicas(*place, "a", "b", options=("--fronts", "1")) as running:
