@@ -43,11 +43,15 @@ class Process:
             self.close()
             raise RuntimeError("the process did not get onto its device")
 
-    def ask(self, line: str) -> str:
-        """Tell it something and wait for the answer."""
+    def tell(self, line: str) -> None:
+        """Tell it something without waiting."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def ask(self, line: str) -> str:
+        """Tell it something and wait for the answer."""
+        self.tell(line)
         return self.heard()
 
     def heard(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from bench.gpu import Process
 from tests.fakes.gpu.build import build
 from tests.fakes.gpu.device import Devices
 from worker_shim.cuda.library import LibraryCuda
@@ -24,18 +24,14 @@ from worker_shim.process.proc import look, read_stat
 from worker_shim.process.runner import CommandRunner, Finished
 
 ROOT = Path(__file__).parents[2]
-END_S = 10
 UUIDS = (
     "GPU-5c89e0f0-0000-4000-8000-000000000000",
     "GPU-5c89e0f0-0000-4000-8000-000000000001",
 )
 
 
-@dataclass
-class Rank:
+class Rank(Process):
     """A process that uses a device."""
-
-    process: subprocess.Popen[str]
 
     @property
     def gpu_process(self) -> GpuProcess:
@@ -43,22 +39,6 @@ class Rank:
         stat = read_stat(self.process.pid)
         assert stat is not None
         return GpuProcess(self.process.pid, stat.start_ticks)
-
-    def tell(self, line: str) -> None:
-        """Tell it something without waiting."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    def heard(self) -> str:
-        """Its next answer."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def ask(self, line: str) -> str:
-        """Tell it something and wait for the answer."""
-        self.tell(line)
-        return self.heard()
 
 
 @dataclass
@@ -68,7 +48,7 @@ class GpuNode:
     folder: Path
     programs: Path
     devices: Mapping[str, int]
-    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+    ranks: list[Rank] = field(default_factory=list)
 
     @property
     def faults(self) -> Path:
@@ -87,29 +67,14 @@ class GpuNode:
     def rank(self, number: int = 0) -> Rank:
         """A process that uses the device of that number."""
         device = list(self.devices)[number]
-        return Rank(self._run("tests.fakes.gpu.rank", str(self.folder), device))
-
-    def _run(self, module: str, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        self.processes.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        return process
+        program = (sys.executable, "-m", "tests.fakes.gpu.rank", str(self.folder), device)
+        self.ranks.append(Rank(program))
+        return self.ranks[-1]
 
     def close(self) -> None:
         """End everything."""
-        for process in reversed(self.processes):
-            process.kill()
-            process.wait(END_S)
-            for stream in (process.stdin, process.stdout):
-                assert stream is not None
-                stream.close()
+        for rank in reversed(self.ranks):
+            rank.close()
 
 
 @contextmanager

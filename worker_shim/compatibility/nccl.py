@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from worker_shim.compatibility.features import TreeFeature
 from worker_shim.compatibility.libraries import nccl_versions
 from worker_shim.hook.communicators import MODE_VARIABLE, REBUILD
+from worker_shim.nccl import live
+from worker_shim.nccl.launching import HEARTBEAT_VARIABLE, RETHROW_VARIABLE
 from worker_shim.process import proc
 from worker_shim.process.view import ProcessView
 
 # PyTorch names the threads of each NCCL process group; NCCL its own with NCCL_SET_THREAD_NAME.
 WATCHDOG = ("pt_nccl_watchdg", "pt_nccl_heartbt")
-THREADS = (*WATCHDOG, "NCCL ")
-SEGMENTS = "/dev/shm/nccl-"
+THREADS = (*WATCHDOG, live.THREADS)
 SHIMS = (
     "libnccl-checkpoint",
     "libnccl_checkpoint",
@@ -35,7 +36,7 @@ def features(view: ProcessView, *, neighbours: bool) -> Iterator[tuple[TreeFeatu
 
     The library alone means nothing: PyTorch for CUDA always has it. A group of NCCL has threads.
     """
-    threads = _threads(view.process.pid)
+    threads = frozenset(proc.thread_names(view.process.pid))
     evidence = _evidence(view, threads)
     if not evidence:
         return
@@ -72,14 +73,13 @@ def _timers(
 ) -> Iterator[tuple[TreeFeature, str]]:
     if not threads.intersection(WATCHDOG):
         return
-    variable = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
-    said = environment.get(variable, "")
+    said = environment.get(HEARTBEAT_VARIABLE, "")
     timeout_s = int(said) if said.isdecimal() else HEARTBEAT_S
     watched = environment.get("TORCH_NCCL_ENABLE_MONITORING", "1").lower()
     if watched not in NO and timeout_s < HEARTBEAT_NEEDED_S:
         yield TreeFeature.NCCL_HEARTBEAT, f"{timeout_s} s"
-    if environment.get("TORCH_NCCL_RETHROW_CUDA_ERRORS", "1") != "0":
-        yield TreeFeature.NCCL_RETHROW, _said(environment, "TORCH_NCCL_RETHROW_CUDA_ERRORS")
+    if environment.get(RETHROW_VARIABLE, "1") != "0":
+        yield TreeFeature.NCCL_RETHROW, _said(environment, RETHROW_VARIABLE)
 
 
 def _said(environment: Mapping[str, str], variable: str) -> str:
@@ -87,17 +87,12 @@ def _said(environment: Mapping[str, str], variable: str) -> str:
     return f"{variable} is not set" if value is None else f"{variable}={value}"
 
 
-def _threads(pid: int) -> frozenset[str]:
-    stats = (proc.read_stat(pid, tid) for tid in proc.task_ids(pid))
-    return frozenset(stat.name for stat in stats if stat is not None)
-
-
 def _evidence(view: ProcessView, threads: frozenset[str]) -> str:
     for name in sorted(threads):
         if name.startswith(THREADS):
             return f"has a thread {name.strip()}"
     paths = (*(d.target for d in view.descriptors), *(area.path for area in view.mappings))
-    return next((f"maps {path}" for path in paths if path.startswith(SEGMENTS)), "")
+    return next((f"maps {path}" for path in paths if path.startswith(live.SHARED_MEMORY)), "")
 
 
 def _shim(view: ProcessView) -> str:

@@ -15,6 +15,7 @@ from coordinator.core.errors import AllstopError
 from coordinator.core.model import Gpu
 from worker_shim.compatibility.features import Feature, Features, NodeFeature, Seen
 from worker_shim.compatibility.situation import Situation, Versioned
+from worker_shim.cuda.devices import KERNEL_DRIVER, kernel_driver
 from worker_shim.process.runner import CommandRunner, Commands
 
 SMI_S = 10.0  # attaching to the driver takes seconds where nothing keeps it loaded
@@ -24,7 +25,6 @@ MPS_COMM = "nvidia-cuda-mps"  # control daemon and server; the kernel keeps 15 c
 LOGIND = ("usr/lib/systemd", "lib/systemd", "run/systemd", "etc/systemd")
 NOTHING_CAN = "no driver or program that saves GPU state was found"
 NO = ("no", "false", "off", "0", "n", "f")
-_VERSION = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
 
 
 @dataclass(frozen=True)
@@ -125,12 +125,7 @@ class NodeEyes:
 
     def _driver(self) -> str:
         """The version of the loaded kernel driver; empty without one."""
-        try:
-            text = self._path("proc/driver/nvidia/version").read_text()
-        except OSError:
-            return ""
-        match = _VERSION.search(text)
-        return match[1] if match else ""
+        return kernel_driver(self._path(str(KERNEL_DRIVER.relative_to("/"))))
 
     def _seen(self) -> Iterator[tuple[NodeFeature, str]]:
         yield from self._devices()

@@ -8,20 +8,20 @@ import shutil
 from pathlib import Path
 
 from coordinator.core.errors import SetupError
+from worker_shim.cuda.devices import KERNEL_DRIVER
 from worker_shim.cuda.library import LibraryCuda
 from worker_shim.cuda.none import NoCuda
 from worker_shim.cuda.port import CudaDriver
 from worker_shim.cuda.program import ProgramCuda
 from worker_shim.process.runner import Commands
 
-DRIVER = Path("/proc/driver/nvidia/version")
 PROGRAM = "cuda-checkpoint"
 BINDINGS = "cuda.bindings"
 AUTO, LIBRARY, PROGRAM_ENGINE, NONE = "auto", "library", "program", "none"
 ENGINES = (AUTO, LIBRARY, PROGRAM_ENGINE, NONE)
 
 
-def choose(engine: str, commands: Commands, *, driver: Path = DRIVER) -> CudaDriver:
+def choose(engine: str, commands: Commands, *, driver: Path = KERNEL_DRIVER) -> CudaDriver:
     """The driver of that name, or with `auto` what is there; raises SetupError for one that is not.
 
     The library goes first: it attaches to the driver once, the program at every call, which takes

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 from worker_shim.process.port import Tree
 
 PREFIX_VARIABLE = "ALLSTOP_NVIDIA_DEVICES"  # where a container has them under another name
 DEVICE_PREFIX = os.environ.get(PREFIX_VARIABLE, "/dev/nvidia")
+
+KERNEL_DRIVER = Path("/proc/driver/nvidia/version")
+_VERSION = re.compile(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s")
+
+
+def kernel_driver(path: Path = KERNEL_DRIVER) -> str:
+    """Version of the NVIDIA driver that the kernel has loaded; empty without one."""
+    try:
+        match = _VERSION.search(path.read_text())
+    except OSError:
+        return ""
+    return match[1] if match else ""
 
 
 def holders(tree: Tree, prefix: str = DEVICE_PREFIX) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from worker_shim.nccl.modes import AUTO, KEEP, NONE, SHIM_LIBRARY
 KVS_FILE = "kvs"
 KVS_PATH_VARIABLE = "NCCL_CHECKPOINT_KVS_PATH"
 HEARTBEAT_VARIABLE = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
+RETHROW_VARIABLE = "TORCH_NCCL_RETHROW_CUDA_ERRORS"
 PRELOAD_VARIABLE = "LD_PRELOAD"
 HEARTBEAT_S = 3600  # longer than any hold
 
@@ -35,7 +36,7 @@ BOTH = (
     ("NCCL_CUMEM_HOST_ENABLE", "0", "with host memory of the driver a rebuild may hang"),
     ("NCCL_RAS_ENABLE", "0", "its thread keeps sockets to other ranks that nobody closes"),
     (HEARTBEAT_VARIABLE, str(HEARTBEAT_S), "torch ends a rank that stands still for longer"),
-    ("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", "an error met while devices are locked is no end"),
+    (RETHROW_VARIABLE, "0", "an error met while devices are locked is no end"),
 )
 OF_REBUILD = (
     ("NCCL_CHECKPOINT_KVS_TIMEOUT", "600", "so long the ranks look for each other when rebuilding"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from worker_shim.nccl.modes import SHIM_LIBRARY
+from worker_shim.process import proc
 from worker_shim.process.view import ProcessView, TreeView
 
 SHARED_MEMORY = "/dev/shm/nccl-"
@@ -29,7 +30,8 @@ def evidence(tree: TreeView) -> dict[int, tuple[str, ...]]:
 
 def groups(process: ProcessView) -> tuple[str, ...]:
     """Threads of PyTorch that watch a process group of NCCL: communicators may be live, or will."""
-    names = (name for name in _threads(process) if name.startswith(GROUP_THREADS))
+    threads = proc.thread_names(process.process.pid)
+    names = (name for name in threads if name.startswith(GROUP_THREADS))
     return tuple(f"thread {name}" for name in dict.fromkeys(names))
 
 
@@ -54,14 +56,9 @@ def _of(process: ProcessView, sockets: Mapping[int, str]) -> Iterator[str]:
     for area in process.mappings:
         if area.path.startswith(SHARED_MEMORY):
             yield _path(area.path)
-    for name in _threads(process):
+    for name in proc.thread_names(process.process.pid):
         if name.startswith(THREADS) and name != RAS_THREAD:
             yield f"thread {name}"
-
-
-def _threads(process: ProcessView) -> Iterator[str]:
-    for tid in process.process.threads:
-        yield _read(f"/proc/{process.process.pid}/task/{tid}/comm").strip()
 
 
 def _path(target: str) -> str:

@@ -5,9 +5,10 @@ The mode is in the worker's environment from its launch, so it is in its images 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from coordinator.core.fit import version_of
+from worker_shim.cuda.devices import KERNEL_DRIVER, kernel_driver
 from worker_shim.hook.communicators import MODE_VARIABLE, REBUILD
 from worker_shim.process.proc import read_environment
 
@@ -17,7 +18,6 @@ AUTO = "auto"  # chosen at launch
 MODES = (AUTO, REBUILD, KEEP, NONE)
 
 SHIM_LIBRARY = "libnccl-checkpoint-shim.so"
-NVIDIA_VERSION = Path("/proc/driver/nvidia/version")
 KEEP_DRIVER = (610,)  # the first with which communicators were seen to outlive a checkpoint
 
 
@@ -26,13 +26,9 @@ def mode_of(root_pid: int) -> str:
     return read_environment(root_pid).get(MODE_VARIABLE, "") if root_pid else ""
 
 
-def driver_version(path: Path = NVIDIA_VERSION) -> tuple[int, ...]:
+def driver_version(path: Path = KERNEL_DRIVER) -> tuple[int, ...]:
     """Of the NVIDIA kernel module; empty when there is none."""
-    try:
-        found = re.search(r"\s(\d+(?:\.\d+)+)\s", path.read_text())
-    except OSError:
-        return ()
-    return tuple(int(part) for part in found[1].split(".")) if found else ()
+    return version_of(kernel_driver(path))
 
 
 def why_not_keep(driver: tuple[int, ...]) -> str:

@@ -51,6 +51,12 @@ def task_ids(pid: int) -> tuple[int, ...]:
         return ()
 
 
+def thread_names(pid: int) -> tuple[str, ...]:
+    """What the threads of a process are called, at most 15 characters each."""
+    stats = (read_stat(pid, tid) for tid in task_ids(pid))
+    return tuple(stat.name for stat in stats if stat is not None)
+
+
 def children(pid: int) -> tuple[int, ...]:
     """Children of every thread of a process. Needs CONFIG_PROC_CHILDREN, as CRIU itself does."""
     return tuple(

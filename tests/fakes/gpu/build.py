@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+from tests.support.compiling import SHARED, compiled
+
 HERE = Path(__file__).parent
-COMPILE_S = 60
+LIBRARY = "libcuda.so.1"
 
 
 def build(into: Path) -> Path:
     """`libcuda.so.1` and `cuda-checkpoint` in a folder; returns the program."""
-    library, program = into / "libcuda.so.1", into / "cuda-checkpoint"
-    common = ["gcc", "-Wall", "-Wextra", "-Werror", "-O1"]
-    shared = [*common, "-fPIC", "-shared", "-Wl,-soname,libcuda.so.1", "-o", str(library)]
-    linked = [*common, "-o", str(program), str(HERE / "cuda_checkpoint.c")]
-    for argv in (
-        [*shared, str(HERE / "libcuda.c"), "-ldl"],
-        [*linked, f"-L{into}", "-l:libcuda.so.1", f"-Wl,-rpath,{into}"],
-    ):
-        subprocess.run(argv, check=True, timeout=COMPILE_S)
-    return program
+    compiled(into / LIBRARY, HERE / "libcuda.c", *SHARED, f"-Wl,-soname,{LIBRARY}", "-ldl")
+    linked = (f"-L{into}", f"-l:{LIBRARY}", f"-Wl,-rpath,{into}")
+    return compiled(into / "cuda-checkpoint", HERE / "cuda_checkpoint.c", *linked)

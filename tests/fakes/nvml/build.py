@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.support.compiling import SHARED, compiled
+
 HERE = Path(__file__).parent
-COMPILE_S = 60
 GIB = 1 << 30
 DRIVER = "580.95.05"
 
@@ -18,9 +18,8 @@ def build(into: Path, without: Iterable[str] = ()) -> Path:
     library, hidden = into / "libnvidia-ml.so.1", into / "hidden"
     names = "".join(f"{each}; " for each in ("no_such_function", *without))
     hidden.write_text(f"{{ local: {names} }};")
-    argv = ["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared"]
-    argv += ["-Wl,-soname,libnvidia-ml.so.1", f"-Wl,--version-script={hidden}", "-o", str(library)]
-    subprocess.run([*argv, str(HERE / "nvml.c")], check=True, timeout=COMPILE_S)
+    linked = ("-Wl,-soname,libnvidia-ml.so.1", f"-Wl,--version-script={hidden}")
+    compiled(library, HERE / "nvml.c", *SHARED, *linked)
     return into
 
 

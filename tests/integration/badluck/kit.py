@@ -21,6 +21,7 @@ from coordinator.core.view import JobView, NodeView
 from lab import Lab
 from lab.deployment import STAGING, Deployment
 from lab.host import Host
+from tests.support.jobs import job_of
 
 PROGRAMS = Path(__file__).with_name("programs")
 PAIR = str(PROGRAMS / "pair.py")
@@ -205,10 +206,7 @@ class Pair:
 
     async def job(self, name: str = JOB) -> JobView | None:
         """The job as `allstop jobs` shows it; None while it is not known or nobody leads."""
-        try:
-            return next((view for view in await self.client.jobs() if view.job.job == name), None)
-        except AllstopError:
-            return None
+        return await job_of(self.client, name)
 
     async def node(self, name: str) -> NodeView | None:
         """The node as `allstop nodes` shows it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,6 +13,7 @@ from coordinator.core.errors import DriverError
 from lab import Lab
 from lab.host import DISK
 from tests.integration.criu.kit import PROGRAMS, Node, counted, lines, until
+from tests.support.compiling import SHARED, compiled
 
 pytestmark = [pytest.mark.root, pytest.mark.criu]
 
@@ -188,9 +188,7 @@ def test_a_dump_that_a_plugin_took_part_in_is_none(
     make_lab: Callable[..., Lab], criu_path: str, tmp_path: Path, last: bool
 ) -> None:
     """Where plugins lie that CRIU would take, ours is the last word; and if not, that is seen."""
-    plugin = PROGRAMS / "cuda_plugin.c"
-    build = ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "cuda_plugin.so"), str(plugin)]
-    subprocess.run(build, check=True, timeout=60)
+    compiled(tmp_path / "cuda_plugin.so", PROGRAMS / "cuda_plugin.c", *SHARED)
     wrapper = tmp_path / "criu"
     options = f'"$@" --libdir {tmp_path}' if last else f'dump --libdir {tmp_path} "$@"'
     shift = "" if last else "shift; "

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from coordinator.api.client import OperatorClient
 from coordinator.api.values import ActionEvent
-from coordinator.core.errors import AllstopError
 from coordinator.core.model import Cut, Snapshot
 from coordinator.core.view import JobView
 from lab import Lab
 from lab.deployment import Deployment
+from tests.support.jobs import job_of, runs_in, until
 
 PROGRAMS = Path(__file__).with_name("programs")
 JOB = "talk"
 OUTSIDE_PORT = 9000
-WAIT_S = 60.0
-POLL_S = 0.05
 POLICY = ("--lease", "3s", "--policy", "adopt_s=8s")
-
-
-async def until(what: str, look: Callable[[], Awaitable[Any] | Any], wait_s: float = WAIT_S) -> Any:
-    """Look again and again until the answer is true; return it."""
-    deadline = time.monotonic() + wait_s
-    while True:
-        found = look()
-        if isinstance(found, Awaitable):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"{what} did not come within {wait_s:g} s"
-        await asyncio.sleep(POLL_S)
 
 
 class Talk:
@@ -101,21 +83,11 @@ class Talk:
 
     async def job(self) -> JobView | None:
         """The job as `allstop jobs` shows it; None while it is not known or nobody leads."""
-        try:
-            return next((view for view in await self.client.jobs() if view.job.job == JOB), None)
-        except AllstopError:
-            return None
+        return await job_of(self.client, JOB)
 
     async def is_running(self, incarnation: int) -> JobView:
         """Wait until all of the job runs in this incarnation."""
-
-        async def there() -> JobView | None:
-            view = await self.job()
-            right = view is not None and view.job.incarnation == incarnation
-            return view if right and view is not None and view.state == "running" else None
-
-        found: JobView = await until(f"the job in incarnation {incarnation}", there)
-        return found
+        return await runs_in(self.client, JOB, incarnation)
 
     async def snapshot(self) -> Snapshot:
         """A checkpoint that must commit."""
