@@ -50,6 +50,7 @@ class SendOrder(Command):
     workers: int = 0
     incarnation: int = 0
     reason: str = ""
+    base: str = ""
     kill: bool = False
     keep: bool = False
     record: WorkerRecord | None = None

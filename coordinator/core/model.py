@@ -229,6 +229,8 @@ class WorkerRecord:
     versions: tuple[str, ...] = ()  # of what it ran: torch 2.13.0, nccl 2.30.7 …
     gpu_held: tuple[GpuHeld, ...] = ()  # before it was saved; empty: not known
     named: tuple[str, ...] = ()  # hosts and GPUs in its first environment: MASTER_ADDR=10.0.0.1
+    stored_bytes: int = 0  # what was written to the image store for it
+    shared_bytes: int = 0  # of its images, what the store had or another worker stored
 
 
 class AttemptState(StrEnum):
@@ -313,6 +315,8 @@ class Snapshot:
     image_bytes: int
     digest: str  # over the workers' manifest digests
     committed_unix_s: float
+    stored_bytes: int = 0  # what was written to the image store for it
+    shared_bytes: int = 0  # of its images, what needed no writing
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ def assemble(
         cut=cut,
         workers=ordered,
         image_bytes=sum(r.image_bytes for r in ordered),
+        stored_bytes=sum(r.stored_bytes for r in ordered),
+        shared_bytes=sum(r.shared_bytes for r in ordered),
         digest=digest_of(ordered),
         committed_unix_s=unix_s,
     )

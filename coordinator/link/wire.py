@@ -53,6 +53,11 @@ def _dump(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.dump.cut = number_of(order.cut)
 
 
+def _persist(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.persist.base = order.base
+    message.persist.SetInParent()
+
+
 def _undo(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.undo.reason = order.reason
     message.undo.kill = order.kill
@@ -98,7 +103,7 @@ _DETAIL: dict[Phase, Callable[[commands.SendOrder, shim_pb2.Order], None]] = {
     Phase.PARK: _park,
     Phase.DUMP: _dump,
     Phase.RESUME: lambda order, message: message.resume.SetInParent(),
-    Phase.PERSIST: lambda order, message: message.persist.SetInParent(),
+    Phase.PERSIST: _persist,
     Phase.STOP: lambda order, message: message.stop.SetInParent(),
     Phase.UNDO: _undo,
     Phase.FETCH: _fetch,

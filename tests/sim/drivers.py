@@ -21,7 +21,7 @@ from tests.sim.truth import Dump
 from worker_shim.criu.fake import FILE, FakeImageDriver
 from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.files.fake import FakeFileDriver
-from worker_shim.images.port import Manifest
+from worker_shim.images.port import Manifest, Stored
 from worker_shim.images.staging import Staging
 from worker_shim.network.fake import FakeNetworkDriver
 from worker_shim.network.port import Sockets
@@ -229,13 +229,16 @@ class SimImageStore:
         staged: Path,
         manifest: Manifest,
         *,
+        base: str = "",
         progress: Callable[[int, int], None],
         deadline_s: float,
-    ) -> tuple[str, str]:
+    ) -> Stored:
         """Publish at once in the end, or not at all."""
         await self.machine.act("put", deadline_s)
         has_effect("put")
-        return await self._shared.put(staged, manifest, progress=progress, deadline_s=deadline_s)
+        return await self._shared.put(
+            staged, manifest, base=base, progress=progress, deadline_s=deadline_s
+        )
 
     async def manifest(self, place: str, digest: str, *, deadline_s: float) -> Manifest:
         """Read one."""

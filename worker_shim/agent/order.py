@@ -39,6 +39,7 @@ class Order:
     incarnation: int = 0
     reason: str = ""
     traceparent: str = ""  # W3C trace context of the leader's span for this phase
+    base: str = ""  # PERSIST: a snapshot that stays until this is over
     kill: bool = False
     keep: bool = False
     record: WorkerRecord | None = None

@@ -29,9 +29,10 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
     drivers = worker.drivers
     place = drivers.staging.place(worker.job, worker.worker, order.action)
     await asyncio.to_thread(_require_as_dumped, worker, dumped, place)
-    where, digest = await drivers.store.put(
+    stored = await drivers.store.put(
         place,
         dumped.manifest,
+        base=order.base,
         progress=lambda done, total: progress(order, done, total),
         deadline_s=deadline.left_s,
     )
@@ -40,9 +41,11 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
     await asyncio.to_thread(_require_outlived, worker, dumped)
     record = replace(
         dumped.record,
-        manifest=where,
-        manifest_digest=digest,
+        manifest=stored.place,
+        manifest_digest=stored.digest,
         image_bytes=sum(dumped.staged.values()),
+        stored_bytes=stored.stored_bytes,
+        shared_bytes=stored.shared_bytes,
         held_ms=worker.held_ms,
     )
     del worker.dumped[order.action]

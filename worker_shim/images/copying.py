@@ -96,6 +96,13 @@ def link_known(
     return stored
 
 
+def hash_only(
+    source: Path, name: str, stop: threading.Event, progress: Callable[[int], None]
+) -> StoredFile:
+    """Read a file as it is now; raises CopyStopped and OSError."""
+    return _hashed(source, name, None, stop, progress)
+
+
 def _begin(target: Path, stop: threading.Event) -> None:
     """A copy that was told to stop makes nothing: its directory may be gone already."""
     if stop.is_set():

@@ -24,13 +24,14 @@ from worker_shim.images import manifest as manifests
 from worker_shim.images.copying import (
     CopyStopped,
     copy_hashed,
+    hash_only,
     link_hashed,
     link_known,
     sync_directory,
 )  # fmt: skip
 from worker_shim.images.known import TICK_S, KnownFiles
 from worker_shim.images.names import checked_name, inside
-from worker_shim.images.port import Manifest, StoredFile
+from worker_shim.images.port import Collected, Damage, Kept, Manifest, Stored, StoredFile
 from worker_shim.images.priority import go_first, session_goes_first, yield_to_others
 from worker_shim.images.staging import listed
 from worker_shim.images.transfer import Copy, Progress, Transfer, Work, bounded, run_all
@@ -69,9 +70,15 @@ class DirectoryStore:
         return room.f_bavail * room.f_frsize
 
     async def put(
-        self, staged: Path, manifest: Manifest, *, progress: Progress, deadline_s: float
-    ) -> tuple[str, str]:
-        """Copy, hash and sync everything, then publish; return (place, digest) of the manifest.
+        self,
+        staged: Path,
+        manifest: Manifest,
+        *,
+        base: str = "",
+        progress: Progress,
+        deadline_s: float,
+    ) -> Stored:
+        """Copy, hash and sync everything, then publish.
 
         A crash half-way leaves only a directory under `partial/` that `sweep` removes.
         Raises DriverError: store full or unreachable, deadline passed, place taken.
@@ -82,7 +89,8 @@ class DirectoryStore:
         copies = await asyncio.to_thread(_staged_files, staged, half)
         job = Transfer(sum(copy.size_bytes for copy in copies), progress)
         work = partial(self._put, copies, half, manifest, place, job)
-        return place, await bounded(work, job, deadline_s, f"writing {place} to the image store")
+        digest = await bounded(work, job, deadline_s, f"writing {place} to the image store")
+        return Stored(place, digest, job.total_bytes, job.total_bytes, 0)
 
     def _put(
         self, copies: Sequence[Copy], half: Path, manifest: Manifest, place: str, job: Transfer
@@ -151,6 +159,59 @@ class DirectoryStore:
         """Where `put` publishes the images of an action, relative to the root."""
         return f"{checked_name(job, 'job')}/{checked_name(action, 'action')}/{worker}"
 
+    async def verify(
+        self,
+        place: str,
+        digest: str,
+        *,
+        others: Sequence[Kept] = (),
+        progress: Progress,
+        deadline_s: float,
+    ) -> tuple[Damage, ...]:
+        """Hash every file again; no two places share anything here."""
+        source, job = inside(self.root, place), Transfer(0, progress)
+        work = partial(_damaged, source, digest, job)
+        return await bounded(work, job, deadline_s, f"reading {place} of the image store")
+
+    async def actions(self, job: str, *, deadline_s: float) -> tuple[str, ...]:
+        """Every attempt of the job that has a directory."""
+        root = inside(self.root, checked_name(job, "job"))
+
+        def listing() -> tuple[str, ...]:
+            return tuple(sorted(one.name for one in root.iterdir())) if root.is_dir() else ()
+
+        quiet = Transfer(0, lambda done, total: None)
+        return await bounded(listing, quiet, deadline_s, f"listing {job} of the image store")
+
+    async def collect(
+        self,
+        job: str,
+        dead: Sequence[str],
+        keep: Sequence[Kept],
+        *,
+        dry_run: bool,
+        deadline_s: float,
+    ) -> Collected:
+        """Remove the directories of `dead`, but for places in `keep`."""
+        work = partial(self._collect, job, dead, {kept.place for kept in keep}, dry_run)
+        quiet = Transfer(0, lambda done, total: None)
+        return await bounded(work, quiet, deadline_s, f"cleaning {job} in the image store")
+
+    def _collect(self, job: str, dead: Sequence[str], stay: set[str], dry_run: bool) -> Collected:
+        objects = freed = 0
+        for action in dead:
+            root = inside(self.root, f"{checked_name(job, 'job')}/{checked_name(action, 'action')}")
+            for place in sorted(root.iterdir()) if root.is_dir() else ():
+                if str(place.relative_to(self.root)) in stay:
+                    continue
+                objects += 1
+                freed += sum(one.stat().st_size for one in place.rglob("*") if one.is_file())
+                if not dry_run:
+                    self._delete(place)
+            if not dry_run and root.is_dir() and not any(root.iterdir()):
+                root.rmdir()
+        return Collected(objects, freed)
+
     async def delete(self, place: str) -> None:
         """Remove what `put` published; it vanishes at once, its bytes a moment later."""
         await asyncio.to_thread(self._delete, inside(self.root, place))
@@ -198,6 +259,21 @@ def _manifest(source: Path, digest: str) -> Manifest:
     except OSError as error:
         raise _store_error(error, source) from error
     return manifests.decode(encoded, digest)
+
+
+def _damaged(source: Path, digest: str, job: Transfer) -> tuple[Damage, ...]:
+    manifest = _manifest(source, digest)
+    job.total_bytes = sum(file.size_bytes for file in manifest.files)
+    damaged = []
+    for file in manifest.files:
+        try:
+            found = hash_only(source / file.name, file.name, job.stop, job.advance)
+        except OSError as error:
+            damaged.append(Damage(file.name, f"cannot be read: {error.strerror}", file.name))
+            continue
+        if found != file:
+            damaged.append(Damage(file.name, "other bytes than were committed", file.name))
+    return tuple(damaged)
 
 
 def _fetch(source: Path, digest: str, into: Path, job: Transfer, known: KnownFiles) -> Manifest:

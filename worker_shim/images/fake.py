@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from blake3 import blake3
 from coordinator.core.errors import DriverError
 from worker_shim.images import manifest as manifests
 from worker_shim.images.names import inside
-from worker_shim.images.port import Manifest, StoredFile
+from worker_shim.images.port import Collected, Damage, Kept, Manifest, Stored, StoredFile
 from worker_shim.images.staging import listed
 
 
@@ -36,9 +36,10 @@ class FakeImageStore:
         staged: Path,
         manifest: Manifest,
         *,
+        base: str = "",
         progress: Callable[[int, int], None],
         deadline_s: float,
-    ) -> tuple[str, str]:
+    ) -> Stored:
         """Keep every staged file; nothing is kept when `failure` is set."""
         self._fail()
         await self._answer()
@@ -53,8 +54,10 @@ class FakeImageStore:
             for name, data in content.items()
         )
         encoded = manifests.encode(replace(manifest, files=files))
+        held = self._held(manifest.job)
+        shared = sum(file.size_bytes for file in files if file.digest in held)
         self.published[place] = (encoded, content)
-        return place, manifests.digest_of(encoded)
+        return Stored(place, manifests.digest_of(encoded), total, total - shared, shared)
 
     async def fetch(
         self,
@@ -99,6 +102,71 @@ class FakeImageStore:
         """Forget it; no error when it is not there."""
         await self._answer()
         self.published.pop(place, None)
+
+    async def verify(
+        self,
+        place: str,
+        digest: str,
+        *,
+        others: Sequence[Kept] = (),
+        progress: Callable[[int, int], None],
+        deadline_s: float,
+    ) -> tuple[Damage, ...]:
+        """Every file whose bytes are not those of its digest."""
+        manifest = await self.manifest(place, digest, deadline_s=deadline_s)
+        content = self.published[place][1]
+        damaged = []
+        for file in manifest.files:
+            data = content.get(file.name)
+            if data is None or str(blake3(data).hexdigest()) != file.digest:
+                what = "missing" if data is None else "other bytes than were committed"
+                sharers = tuple(
+                    other.place
+                    for other in others
+                    if other.place != place and file.digest in self._digests(other.place)
+                )
+                damaged.append(Damage(file.digest, what, file.name, sharers))
+        total = sum(file.size_bytes for file in manifest.files)
+        progress(total, total)
+        return tuple(damaged)
+
+    async def actions(self, job: str, *, deadline_s: float) -> tuple[str, ...]:
+        """As a real store lists them."""
+        self._fail()
+        await self._answer()
+        return tuple(sorted({place.split("/")[1] for place in self._places(job)}))
+
+    async def collect(
+        self,
+        job: str,
+        dead: Sequence[str],
+        keep: Sequence[Kept],
+        *,
+        dry_run: bool,
+        deadline_s: float,
+    ) -> Collected:
+        """Every place is an object of its own here."""
+        for kept in keep:
+            await self.manifest(kept.place, kept.digest, deadline_s=deadline_s)
+        stay = {kept.place for kept in keep}
+        gone = [p for p in self._places(job) if p.split("/")[1] in dead and p not in stay]
+        freed = sum(len(data) for p in gone for data in self.published[p][1].values())
+        for place in () if dry_run else gone:
+            del self.published[place]
+        return Collected(len(gone), freed)
+
+    def _places(self, job: str) -> list[str]:
+        return [place for place in self.published if place.startswith(f"{job}/")]
+
+    def _digests(self, place: str) -> set[str]:
+        if place not in self.published:
+            return set()
+        encoded = self.published[place][0]
+        files = manifests.decode(encoded, manifests.digest_of(encoded)).files
+        return {file.digest for file in files}
+
+    def _held(self, job: str) -> set[str]:
+        return {digest for place in self._places(job) for digest in self._digests(place)}
 
     def sweep(self) -> tuple[str, ...]:
         """Nothing is ever half-written here."""

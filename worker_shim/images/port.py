@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -49,6 +49,43 @@ class Manifest:
     launch: Launch | None = None  # None: kept by no version before
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What `put` made of a worker's images."""
+
+    place: str  # of the manifest
+    digest: str  # of the manifest, which holds the digests of everything else
+    dumped_bytes: int  # what was staged, zero pages left out
+    stored_bytes: int  # what was written to the store for it
+    shared_bytes: int  # of what was staged, what the store had, or another worker stores
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One worker's images that are to stay."""
+
+    place: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something in the store that is not what was committed."""
+
+    name: str  # of the object, or of the chunk in it
+    what: str  # missing, truncated, other bytes …
+    file: str = ""  # the first image file that needs it
+    sharers: tuple[str, ...] = ()  # places of other images that need it too
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a collection removed, or would remove."""
+
+    objects: int
+    freed_bytes: int
+
+
 class ImageStore(Protocol):
     """A place that outlives the node. Nothing is visible under its name before it is whole."""
 
@@ -61,13 +98,15 @@ class ImageStore(Protocol):
         staged: Path,
         manifest: Manifest,
         *,
+        base: str = "",
         progress: Callable[[int, int], None],
         deadline_s: float,
-    ) -> tuple[str, str]:
-        """Copy, hash and sync everything, then publish; return (place, digest) of the manifest.
+    ) -> Stored:
+        """Hash, store and sync everything, then publish the manifest.
 
-        The manifest's `files` are filled in here. A crash half-way leaves only a partial directory
-        that `sweep` removes. Raises DriverError (store full, unreachable).
+        `base` is a snapshot of the job that stays until this is over: what it holds is not stored
+        again. The manifest's `files` are filled in here. A crash half-way leaves only what `sweep`
+        or `collect` removes. Raises DriverError (store full, unreachable).
         """
 
     async def fetch(
@@ -92,6 +131,41 @@ class ImageStore(Protocol):
 
     async def delete(self, place: str) -> None:
         """Remove what `put` published; no error when it is gone."""
+
+    async def verify(
+        self,
+        place: str,
+        digest: str,
+        *,
+        others: Sequence[Kept] = (),
+        progress: Callable[[int, int], None],
+        deadline_s: float,
+    ) -> tuple[Damage, ...]:
+        """Read every byte again; return what is damaged, the first of it first; () when whole.
+
+        Each damage names which of `others` need the same bytes. Raises DriverError where the store
+        cannot be read at all.
+        """
+
+    async def actions(self, job: str, *, deadline_s: float) -> tuple[str, ...]:
+        """Every attempt of the job of which anything is in the store, sorted."""
+
+    async def collect(
+        self,
+        job: str,
+        dead: Sequence[str],
+        keep: Sequence[Kept],
+        *,
+        dry_run: bool,
+        deadline_s: float,
+    ) -> Collected:
+        """Remove what the attempts in `dead` wrote and nothing in `keep` needs.
+
+        `dead` are attempts that `actions` gave and that were over when that was asked; `keep` is
+        every snapshot that is to stay, also the base of whatever is being put. Raises DriverError,
+        with nothing removed, where a manifest that is to stay cannot be read. Safe to repeat after
+        a crash: manifests of `dead` go first.
+        """
 
     def sweep(self) -> tuple[str, ...]:
         """At start: remove what an earlier shim of this node was writing; returns what went."""

@@ -330,7 +330,7 @@ class Endpoint(_message.Message):
     def __init__(self, local_address: _Optional[str] = ..., local_port: _Optional[int] = ..., remote_address: _Optional[str] = ..., remote_port: _Optional[int] = ...) -> None: ...
 
 class WorkerRecord(_message.Message):
-    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named")
+    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named", "stored_bytes", "shared_bytes")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -361,6 +361,8 @@ class WorkerRecord(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     GPU_HELD_FIELD_NUMBER: _ClassVar[int]
     NAMED_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     node: str
@@ -391,7 +393,9 @@ class WorkerRecord(_message.Message):
     versions: _containers.RepeatedScalarFieldContainer[str]
     gpu_held: _containers.RepeatedCompositeFieldContainer[GpuHeld]
     named: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ...) -> None: ...
+    stored_bytes: int
+    shared_bytes: int
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ...) -> None: ...
 
 class PhaseTiming(_message.Message):
     __slots__ = ("phase", "started_ms", "took_ms", "slowest")
@@ -448,7 +452,7 @@ class AttemptRecord(_message.Message):
     def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., owed: _Optional[_Iterable[int]] = ..., keep: _Optional[bool] = ..., world_size: _Optional[int] = ..., gpu: _Optional[bool] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s")
+    __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s", "stored_bytes", "shared_bytes")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -460,6 +464,8 @@ class Snapshot(_message.Message):
     IMAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     job: str
     epoch: int
@@ -471,7 +477,9 @@ class Snapshot(_message.Message):
     image_bytes: int
     digest: str
     committed_unix_s: float
-    def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ...) -> None: ...
+    stored_bytes: int
+    shared_bytes: int
+    def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("worker", "from_node", "from_address", "to_node", "to_address", "why", "devices")

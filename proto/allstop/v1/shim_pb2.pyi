@@ -301,8 +301,10 @@ class ResumeOrder(_message.Message):
     def __init__(self) -> None: ...
 
 class PersistOrder(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("base",)
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    base: str
+    def __init__(self, base: _Optional[str] = ...) -> None: ...
 
 class StopOrder(_message.Message):
     __slots__ = ()

@@ -21,7 +21,7 @@ from worker_shim.cuda.fake import FakeCuda
 from worker_shim.facts import NodeProbe
 from worker_shim.files.fake import FakeFileDriver
 from worker_shim.images.fake import FakeImageStore
-from worker_shim.images.port import Manifest
+from worker_shim.images.port import Manifest, Stored
 from worker_shim.images.staging import Staging
 from worker_shim.network.fake import FakeNetworkDriver
 from worker_shim.network.port import Sockets
@@ -162,11 +162,14 @@ class GatedStore(FakeImageStore):
         staged: Path,
         manifest: Manifest,
         *,
+        base: str = "",
         progress: Callable[[int, int], None],
         deadline_s: float,
-    ) -> tuple[str, str]:
+    ) -> Stored:
         await self.gates.go_through(Phase.PERSIST)
-        return await super().put(staged, manifest, progress=progress, deadline_s=deadline_s)
+        return await super().put(
+            staged, manifest, base=base, progress=progress, deadline_s=deadline_s
+        )
 
     async def fetch(
         self,

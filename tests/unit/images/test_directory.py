@@ -64,7 +64,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ImageStore:
 
 
 async def put(store: ImageStore, staged: Path, action: str = "a1") -> tuple[str, str]:
-    return await store.put(staged, a_manifest(action), progress=quiet, deadline_s=30.0)
+    stored = await store.put(staged, a_manifest(action), progress=quiet, deadline_s=30.0)
+    return stored.place, stored.digest
 
 
 async def fetch(store: ImageStore, place: str, digest: str, into: Path) -> Manifest:
@@ -74,9 +75,10 @@ async def fetch(store: ImageStore, place: str, digest: str, into: Path) -> Manif
 
 async def test_what_is_put_comes_back(store: ImageStore, staged: Path, tmp_path: Path) -> None:
     told: list[tuple[int, int]] = []
-    place, digest = await store.put(
+    stored = await store.put(
         staged, a_manifest(), progress=lambda *each: told.append(each), deadline_s=30.0
     )
+    place, digest = stored.place, stored.digest
     assert told[-1] == (told[-1][1], told[-1][1])
     into = tmp_path / "into"
     back = await fetch(store, place, digest, into)

@@ -145,7 +145,8 @@ async def test_what_a_shim_wrote_it_does_not_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = DirectoryStore(tmp_path / "store", "n0")
-    place, digest = await store.put(staged, a_manifest(), progress=quiet, deadline_s=30.0)
+    stored = await store.put(staged, a_manifest(), progress=quiet, deadline_s=30.0)
+    place, digest = stored.place, stored.digest
     read = Read(monkeypatch)
     brought = await fetched(store, place, digest, tmp_path / "into")
     assert BIG not in read.names
@@ -170,7 +171,8 @@ async def test_a_changed_image_is_read_again(
 ) -> None:
     (staged / BIG).write_bytes(os.urandom(SIZE - 1) + b"x")
     store = DirectoryStore(tmp_path / "store", "n0")
-    place, digest = await store.put(staged, a_manifest(), progress=quiet, deadline_s=30.0)
+    stored = await store.put(staged, a_manifest(), progress=quiet, deadline_s=30.0)
+    place, digest = stored.place, stored.digest
     change(store.root / place / BIG)
     read = Read(monkeypatch)
     if change in KEEPING:
