@@ -35,6 +35,10 @@ class Duration(click.ParamType[float]):
 
     name = "duration"
 
+    def __init__(self, least_s: float = 0.0, why: str = "") -> None:
+        """Refuse spans shorter than `least_s`, and say why."""
+        self._least_s, self._why = least_s, why
+
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
@@ -42,9 +46,12 @@ class Duration(click.ParamType[float]):
         if isinstance(value, float):
             return value
         try:
-            return parse_duration(str(value))
+            seconds = parse_duration(str(value))
         except BadRequest as error:
             self.fail(f"{error.what}. {error.advice}".rstrip(), param, ctx)
+        if seconds < self._least_s:
+            self.fail(f"{value!r} is shorter than {self._least_s:g}s: {self._why}", param, ctx)
+        return seconds
 
 
 class PhaseDuration(click.ParamType[tuple[str, float]]):

@@ -15,6 +15,7 @@ from coordinator.cli.output import DEFAULT_PORT, SOCKET_NAME, Output, state_dire
 from coordinator.core.errors import BadRequest, SetupError
 
 DEFAULT_HTTP = "127.0.0.1:7412"
+NODE_LEASE_S_MIN = 5.0  # below, a shim that is late a few times is a node lost
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -81,7 +82,8 @@ def replica_options(function: Function) -> Function:
                 help="How long a dead leader keeps the others waiting.  [default: 10s]",
             ),
             option(
-                "--node-lease", "node_lease_s", type=Duration(), metavar="DURATION",
+                "--node-lease", "node_lease_s", metavar="DURATION",
+                type=Duration(NODE_LEASE_S_MIN, "shims report once a second, a busy one later"),
                 help="How long a shim may say nothing before its node counts as lost.  "
                 "[default: 20s]",
             ),

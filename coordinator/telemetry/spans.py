@@ -6,7 +6,7 @@ the same spans without having heard of each other, and a new leader goes on with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from statistics import median
@@ -19,7 +19,7 @@ from coordinator.core.model import (
     RestoreRecord,
     RestoreState,
 )
-from coordinator.core.timelines import Timeline, WorkerTiming
+from coordinator.core.timelines import Lap, Timeline, WorkerTiming
 
 Value = str | int | float | bool
 
@@ -184,29 +184,46 @@ def _phase_span(
 
 
 def _worker_spans(action: str, phase: PhaseTiming, worker: WorkerTiming) -> Iterator[Span]:
-    """The worker's bar, its parts one after another below it, and its ranks where they differ."""
-    place: dict[str, Value] = {"allstop.worker": worker.worker, "allstop.node": worker.node}
-    own = Span(
-        f"worker {worker.worker}",
-        span_id(action, worker.phase, worker.worker),
-        span_id(action, worker.phase),
-        phase.started_ms,
-        worker.took_ms,
-        place,
+    return worker_spans(
+        action,
+        worker.phase,
+        worker.worker,
+        parent=span_id(action, worker.phase),
+        began_ms=phase.started_ms,
+        took_ms=worker.took_ms,
+        laps=worker.laps,
+        arrived={each.rank: each.after_ms for each in worker.arrivals},
+        place={"allstop.worker": worker.worker, "allstop.node": worker.node},
         failed="the order was not carried out" if worker.failed else "",
     )
-    yield own
-    at_ms = float(phase.started_ms)
-    for lap in worker.laps:
-        path = (worker.phase, worker.worker, lap.part)
-        yield Span(
-            lap.part, span_id(action, *path), own.identity, at_ms, lap.took_ms,
-            {**place, "allstop.part": lap.part},
-        )  # fmt: skip
+
+
+def worker_spans(
+    action: str,
+    phase: Phase,
+    worker: int,
+    *,
+    parent: int,
+    began_ms: float,
+    took_ms: float,
+    laps: Iterable[Lap],
+    arrived: Mapping[int, float],
+    place: Mapping[str, Value],
+    failed: str,
+) -> Iterator[Span]:
+    """The worker's bar, its parts one after another below it, and its ranks, by what they took.
+
+    `place` is said of each of them. Leaders and shims give the same spans the same ids.
+    """
+    own = span_id(action, phase, worker)
+    yield Span(f"worker {worker}", own, parent, began_ms, took_ms, place, failed=failed)
+    at_ms = began_ms
+    for lap in laps:
+        identity = span_id(action, phase, worker, lap.part)
+        more = {**place, "allstop.part": lap.part}
+        yield Span(lap.part, identity, own, at_ms, lap.took_ms, more)
         at_ms += lap.took_ms
-    for arrival in worker.arrivals:
-        path = (worker.phase, worker.worker, f"rank {arrival.rank}")
-        yield Span(
-            f"rank {arrival.rank}", span_id(action, *path), own.identity, phase.started_ms,
-            arrival.after_ms, {**place, "allstop.rank": arrival.rank},
-        )  # fmt: skip
+    for rank, after_ms in arrived.items():
+        identity = span_id(action, phase, worker, f"rank {rank}")
+        more = {**place, "allstop.rank": rank}
+        yield Span(f"rank {rank}", identity, own, began_ms, after_ms, more)

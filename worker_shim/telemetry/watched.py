@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from coordinator.telemetry.spans import Span, Value, span_id
+from coordinator.telemetry.spans import Span, Value, worker_spans
 from worker_shim.agent.order import Order, Outcome
 from worker_shim.telemetry.metrics import ShimMetrics
 
@@ -60,27 +60,17 @@ def _spans(node: str, order: Order, outcome: Outcome, parent: int) -> Iterator[S
         "allstop.worker": order.worker,
         "allstop.node": node,
     }
-    path = (order.phase, order.worker)
-    failed = outcome.failure.what if outcome.failure is not None else ""
-    own = Span(
-        f"worker {order.worker}",
-        span_id(order.action, *path),
-        parent,
-        0,
-        outcome.took_ms,
-        place,
-        failed=failed,
-    )
-    yield own
-    at_ms = 0.0
-    for lap in outcome.laps:
-        identity = span_id(order.action, *path, lap.part)
-        more = {**place, "allstop.part": lap.part}
-        yield Span(lap.part, identity, own.identity, at_ms, lap.took_ms, more)
-        at_ms += lap.took_ms
     arrived = {arrival.rank: arrival.after_ms for arrival in outcome.arrivals}
-    for rank in sorted({state.rank for state in outcome.ranks} | arrived.keys()):
-        identity = span_id(order.action, *path, f"rank {rank}")
-        took_ms = arrived.get(rank, outcome.took_ms)
-        more = {**place, "allstop.rank": rank}
-        yield Span(f"rank {rank}", identity, own.identity, 0, took_ms, more)
+    ranks = sorted({state.rank for state in outcome.ranks} | arrived.keys())
+    return worker_spans(
+        order.action,
+        order.phase,
+        order.worker,
+        parent=parent,
+        began_ms=0.0,
+        took_ms=outcome.took_ms,
+        laps=outcome.laps,
+        arrived={rank: arrived.get(rank, outcome.took_ms) for rank in ranks},
+        place=place,
+        failed=outcome.failure.what if outcome.failure is not None else "",
+    )

@@ -99,6 +99,7 @@ def test_tls_before_and_after_the_verb_and_from_the_environment(
         ("up", "--policy", "dump_s"),
         ("up", "--policy", "dump_s=soon"),
         ("up", "--policy", "journal_limit=1.5"),
+        ("up", "--node-lease", "4s"),
         ("up", "--etcd-ca", "/no/such/file"),
         ("up", "--etcd-cert", __file__),
     ],
