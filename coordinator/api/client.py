@@ -24,10 +24,11 @@ from allstop.v1 import logs_pb2, operator_pb2, operator_pb2_grpc, records_pb2
 from coordinator.api.channels import CONNECT_DEADLINE_S, OWN_POOL, Channels
 from coordinator.api.identity import attempt_id, restore_id
 from coordinator.api.patience import PAUSE_MAX_S, PAUSE_S, Patience, Waiting, summed_up
-from coordinator.api.values import ActionEvent, Planned, Snapshots
+from coordinator.api.values import ActionEvent, Planned, PolicyAnswer, Snapshots
 from coordinator.codec import from_proto, number_of, to_proto
 from coordinator.core.errors import AllstopError, BadRequest, LinkError, NotFound
 from coordinator.core.failures import error_of
+from coordinator.core.job_policy import JobPolicy
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import AttemptState, Cut, OldAddresses, Phase, RestoreState
 from coordinator.core.view import JobView, NodeView
@@ -209,6 +210,18 @@ class OperatorClient:
         request = operator_pb2.ListSnapshotsRequest(job=job)
         reply = await self._ask(lambda stub, timeout: stub.ListSnapshots(request, timeout=timeout))
         return from_proto(reply, Snapshots)
+
+    async def policy(self, job: str) -> PolicyAnswer:
+        """When a job is saved by itself; raises NotFound for a job that is not there."""
+        request = operator_pb2.GetPolicyRequest(job=job)
+        reply = await self._ask(lambda stub, timeout: stub.GetPolicy(request, timeout=timeout))
+        return from_proto(reply, PolicyAnswer)
+
+    async def set_policy(self, policy: JobPolicy) -> PolicyAnswer:
+        """Set it, and say what it leads to; asking twice changes nothing."""
+        request = operator_pb2.SetPolicyRequest(policy=to_proto(policy))
+        reply = await self._ask(lambda stub, timeout: stub.SetPolicy(request, timeout=timeout))
+        return from_proto(reply, PolicyAnswer)
 
     async def show(self, identity: str) -> Shown:
         """Everything that has this id; raises NotFound when nothing has."""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import structlog
 from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
 
-from coordinator.api import logs, reading
+from coordinator.api import logs, policies, reading
 from coordinator.api.desk import Desk
 from coordinator.api.identity import ATTEMPT, RESTORE, attempt_id, chosen_id, restore_id
 from coordinator.api.watchers import Watcher, action_event
@@ -222,6 +222,18 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         """A snapshot, an attempt or a restore."""
         return await _answered(
             context, self._with_desk(lambda desk: reading.show(desk, request.id))
+        )
+
+    async def SetPolicy(self, request: operator_pb2.SetPolicyRequest, context: Any) -> Any:  # noqa: N802
+        """When a job is saved by itself, from now on."""
+        return await _answered(
+            context, self._with_desk(lambda desk: policies.set_policy(desk, request))
+        )
+
+    async def GetPolicy(self, request: operator_pb2.GetPolicyRequest, context: Any) -> Any:  # noqa: N802
+        """When a job is saved by itself, and why then."""
+        return await _answered(
+            context, self._with_desk(lambda desk: policies.get_policy(desk, request))
         )
 
     async def ReadLogs(self, request: operator_pb2.ReadLogsRequest, context: Any) -> Any:  # noqa: N802

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.job_policy import JobHistory, JobPolicy
 from coordinator.core.model import (
     AttemptRecord,
     Failure,
@@ -63,3 +64,23 @@ class Snapshots:
     snapshots: tuple[Snapshot, ...]
     latest: str
     problems: tuple[str, ...] = ()  # those that cannot be read
+
+
+@dataclass(frozen=True)
+class PolicyAnswer:
+    """A job's policy and the numbers behind it; in seconds where nothing else is said."""
+
+    policy: JobPolicy
+    history: JobHistory
+    interval_s: float  # at present; 0: none in seconds
+    mtbf_s: float  # auto: estimated, for the nodes it is on
+    young_s: float
+    daly_s: float
+    bound: str  # auto: least, most, budget, attempt, first; empty: none of them was reached
+    lost_s_per_day: float
+    checkpoint_s: float  # by how much one checkpoint makes the job later
+    latency_s: float  # from the cut until it can be restored
+    restart_s: float
+    attempt_s: float
+    due_in_s: float  # below 0: not due by time
+    waits: str  # what the next one waits for, one sentence

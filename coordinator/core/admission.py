@@ -85,6 +85,7 @@ def admit_attempt(
         seen={s.worker: s.ranks for s in states if s.ranks},
         cut=event.cut,
         stop=event.stop,
+        cause=event.cause,
         gpu=gpu,
         world_size=_world_size(states),
     )

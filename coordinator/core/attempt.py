@@ -35,6 +35,7 @@ class Attempt(Action[AttemptState]):
     gpu: bool = False  # some rank has state on a device: GPU_LOCK and GPU_SAVE are part of it
     world_size: int = 0  # 0: not known before HOLD
     target: int = 0
+    cause: str = ""  # why it was due; empty: an operator asked
     keep: bool = False  # whether it was committed is not known: undo leaves the images in the store
     answers: dict[int, tuple[RankState, ...]] = field(default_factory=dict)  # ranks at HOLD
     records: dict[int, WorkerRecord] = field(default_factory=dict)
@@ -85,12 +86,14 @@ class Attempt(Action[AttemptState]):
             keep=self.keep,
             world_size=self.world_size,
             gpu=self.gpu,
+            cause=self.cause,
         )
 
     def begin(self, now: float) -> list[Command]:
         """Have the attempt recorded; nothing is held before that is done."""
         self.open_round(Phase.ADMIT, self.policy.admit_s, now, whom="the store")
-        self.move(S.ADMITTING, f"asked for; {len(self.members)} workers are members")
+        why = f"due by its policy: {self.cause}" if self.cause else "asked for"
+        self.move(S.ADMITTING, f"{why}; {len(self.members)} workers are members")
         return [PutAttempt(self.record()), self.announce(now)]
 
     def validate(self) -> None:
@@ -132,6 +135,7 @@ def from_record(record: AttemptRecord, *, epoch: int, policy: Policy, now: float
         target=record.target,
         world_size=record.world_size,
         gpu=record.gpu,
+        cause=record.cause,
         ordered=True,
         adopted=True,
         cut_recorded=record.state is S.PERSISTING,

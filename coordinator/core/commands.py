@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.job_policy import JobHistory
 from coordinator.core.model import (
     AddressMove,
     AttemptRecord,
@@ -162,3 +163,19 @@ class Refuse(Command):
 
     action: str
     failure: Failure
+
+
+@dataclass(frozen=True)
+class AskCheckpoint(Command):
+    """A checkpoint is due: hand in a request for one, with an id and the time; or it is refused."""
+
+    job: str
+    cut: Cut
+    reason: str
+
+
+@dataclass(frozen=True)
+class KeepHistory(Command):
+    """Write what was seen of a job's failures; nothing depends on it, the newest wins."""
+
+    history: JobHistory

@@ -29,6 +29,7 @@ from coordinator.core.errors import (
 )
 from coordinator.core.events import Event
 from coordinator.core.failures import failure_of
+from coordinator.core.job_policy import JobHistory, JobPolicy
 from coordinator.core.journal import Decision, Journal, cause_of
 from coordinator.core.model import (
     AttemptRecord,
@@ -42,6 +43,8 @@ from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
 from coordinator.core.running import AnyAction, AnyRecord, Running
 from coordinator.core.runs import Runs
+from coordinator.core.schedule import Explanation
+from coordinator.core.scheduling import Scheduling
 from coordinator.core.table import step
 
 
@@ -62,6 +65,7 @@ class Control(Arrivals):
         self._runs = Runs(self._cluster, self.policy, self._note)
         self._owed = Owed(self.policy.ended_limit)
         self._pace = Pace(self.policy.lost_limit)
+        self._scheduling = Scheduling(self._cluster, self._running, self._note)
         self._problems: dict[str, list[str]] = {}
         self._now = 0.0
         self._cause = ""
@@ -76,13 +80,17 @@ class Control(Arrivals):
         restores: Sequence[RestoreRecord],
         now: float,
         latest_unix_s: Mapping[str, float] | None = None,
+        unix_s: float = 0.0,
         damaged: Sequence[AllstopError] = (),
+        policies: Sequence[JobPolicy] = (),
+        histories: Sequence[JobHistory] = (),
     ) -> list[Command]:
         """Take over what an earlier leader left; see `adoption`.
 
-        `latest_unix_s`: when each job's newest snapshot was committed. Of finished records it is
-        remembered how they ended and what is owed. `damaged`: values that could not be read, each
-        with its job and key; they are shown with the job.
+        `latest_unix_s`: when each job's newest snapshot was committed, `unix_s`: what the clock
+        says now; where the two do not agree, a checkpoint is due too early. Of finished records
+        it is remembered how they ended and what is owed. `damaged`: values that could not be
+        read, each with its job and key; they are shown with the job.
         """
         self._now, self._cause = now, "adopted from the store"
         for error in damaged:
@@ -91,6 +99,12 @@ class Control(Arrivals):
         for job in jobs:
             committed = (latest_unix_s or {}).get(job.job, 0.0)
             self._cluster.load(job, sure_at=sure_at, latest_unix_s=committed)
+            if committed and unix_s:
+                self._scheduling.saved_before(job.job, unix_s - committed, now)
+        ended = [a for a in attempts if a.state in HAVE_ENDED]
+        self._scheduling.adopt(
+            policies, histories, ended, (r for r in restores if r.state in HAVE_ENDED), now
+        )
         commands: list[Command] = []
         heir = Heir(self.epoch, self.coordinator, self.policy, now)
         found: tuple[AnyRecord, ...] = (*attempts, *restores)
@@ -131,11 +145,16 @@ class Control(Arrivals):
             raise IllegalEvent(f"the core does not know the event {type(event).__name__}")
         self._now = max(self._now, now)
         self._cause = cause_of(event)
-        return meet(self, event)
+        return meet(self, event) + self._scheduling.look(self._now)
 
     def next_wakeup(self) -> float | None:
         """When to hand in TimePassed at the latest; None while nothing is awaited."""
-        return self._running.next_wakeup()
+        wakeups = (self._running.next_wakeup(), self._scheduling.next_wakeup())
+        return min((each for each in wakeups if each is not None), default=None)
+
+    def explain_policy(self, job: str, policy: JobPolicy | None = None) -> Explanation:
+        """When the next checkpoint of a job is due by itself, and why; or would be, by `policy`."""
+        return self._scheduling.explain(job, policy, self._now)
 
     def held_until(self, action: str) -> float | None:
         """When the first dead-man timer of a running action may run out; None: nothing is held."""
@@ -154,6 +173,7 @@ class Control(Arrivals):
                 self._cluster, self._pace, event, self.epoch, self.policy, self._now
             )
         except AllstopError as error:
+            self._scheduling.refused(event, self._now)
             return self._refuse(event.attempt, error.at(job=event.job))
         self._running.add(attempt)
         return self._after(attempt, attempt.begin(self._now))
@@ -166,8 +186,9 @@ class Control(Arrivals):
             made = admit_restore(self._cluster, event, self.epoch, self.policy, self._now)
         except AllstopError as error:
             return self._refuse(event.restore, error.at(job=event.job))
+        counted = self._scheduling.over(event.job)
         self._running.add(made)
-        return self._after(made, made.begin(self._now))
+        return counted + self._after(made, made.begin(self._now))
 
     def _known(self, action: str) -> bool:
         if self._running.record(action) is not None:
@@ -263,7 +284,13 @@ class Control(Arrivals):
         return commands
 
     def _run_begun(self, event: events.RunBegun) -> list[Command]:
-        return self._runs.begun(event) if event.record.job in self._cluster.jobs else []
+        if event.record.job not in self._cluster.jobs:
+            return []
+        return self._scheduling.over(event.record.job) + self._runs.begun(event)
+
+    def _policy_changed(self, event: events.PolicyChanged) -> list[Command]:
+        self._scheduling.changed(event)
+        return []
 
     def _run_refused(self, event: events.RunRefused) -> list[Command]:
         if event.job in self._cluster.jobs:
@@ -308,8 +335,9 @@ class Control(Arrivals):
             record = action.record()
             self._owed.owe(record)
             self._pace.note(record)
-            return []
+            return self._scheduling.attempt_ended(record, self._now)
         if action.state is RestoreState.RUNNING:
+            self._scheduling.restore_ended(action.record())
             for state in action.restored_workers():
                 self._cluster.place(state, action.members[state.worker].node)
             self._runs.restored(action.job)
@@ -342,6 +370,7 @@ _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
     events.RestoreAdmitted: Control._restore_admitted,
     events.RestoreStored: lambda c, e: c._about(e.restore, e),
     events.StoreRefused: lambda c, e: c._about(e.action, e),
+    events.PolicyChanged: Control._policy_changed,
     events.JobLoaded: Control._job_loaded,
     events.RunBegun: Control._run_begun,
     events.RunRefused: Control._run_refused,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.job_policy import JobPolicy
 from coordinator.core.model import (
     Cut,
     Failure,
@@ -94,6 +95,7 @@ class CheckpointRequested(Event):
     deadline_s: float
     unix_s: float
     phase_deadlines_s: tuple[tuple[Phase, float], ...] = ()  # others have the policy's
+    cause: str = ""  # why it is due; empty: an operator asked
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,13 @@ class AbortRequested(Event):
 
     action: str
     reason: str
+
+
+@dataclass(frozen=True)
+class PolicyChanged(Event):
+    """A job's policy is in etcd as it is here."""
+
+    policy: JobPolicy
 
 
 # -- answers of shims ----------------------------------------------------------------------------

@@ -298,6 +298,7 @@ class AttemptRecord:
     keep: bool = False  # it may be a snapshot all the same: what is stored stays
     world_size: int = 0  # ranks; 0: not known yet
     gpu: bool = False  # a worker has state on a device
+    cause: str = ""  # why it was due; empty: an operator asked for it
 
 
 @dataclass(frozen=True)

@@ -91,13 +91,24 @@ METHODS: Mapping[str, frozenset[Role]] = {
     "/allstop.v1.ShimLink/Attach": frozenset({Role.SHIM}),
     "/allstop.v1.CarrierLink/Carry": frozenset({Role.COORDINATOR}),
     **dict.fromkeys(
-        (f"/allstop.v1.Operator/{name}" for name in ("Checkpoint", "Restore", "Abort", "ReadLogs")),
+        (
+            f"/allstop.v1.Operator/{name}"
+            for name in ("Checkpoint", "Restore", "Abort", "ReadLogs", "SetPolicy")
+        ),
         _ACT,
     ),
     **dict.fromkeys(
         (
             f"/allstop.v1.Operator/{name}"
-            for name in ("Watch", "PlanRestore", "ListJobs", "ListNodes", "ListSnapshots", "Show")
+            for name in (
+                "Watch",
+                "PlanRestore",
+                "ListJobs",
+                "ListNodes",
+                "ListSnapshots",
+                "Show",
+                "GetPolicy",
+            )
         ),
         _LOOK,
     ),

@@ -56,6 +56,9 @@ class Listeners(Protocol):
     def refuse(self, refuse: commands.Refuse) -> None:
         """Tell the asker that its request is refused."""
 
+    def ask_checkpoint(self, ask: commands.AskCheckpoint) -> None:
+        """Hand in a request for a checkpoint that is due, with an id and the time."""
+
 
 class ControlLoop:
     """Runs one Control until it is cancelled or the core breaks one of its own rules."""
@@ -92,6 +95,8 @@ class ControlLoop:
             commands.PutRestore: writes.write,
             commands.Announce: listeners.announce,
             commands.Refuse: listeners.refuse,
+            commands.AskCheckpoint: listeners.ask_checkpoint,
+            commands.KeepHistory: writes.write,
         }
 
     def carry_out(self, decided: Sequence[commands.Command]) -> None:

@@ -11,6 +11,7 @@ from typing import Self
 import structlog
 
 from coordinator.api.desk import Desk
+from coordinator.api.identity import attempt_id
 from coordinator.api.watchers import Watchers
 from coordinator.core import commands, events
 from coordinator.core.control import Control
@@ -105,7 +106,10 @@ class Reign:
                 attempts=(*loaded.recent, *loaded.attempts),
                 restores=(*loaded.replaced, *loaded.restores),
                 latest_unix_s=loaded.latest_unix_s,
+                unix_s=self.desk.unix(),
                 damaged=loaded.damaged,
+                policies=loaded.policies,
+                histories=loaded.histories,
                 now=self._clock(),
             )
         )
@@ -186,6 +190,21 @@ class Reign:
         """Tell the asker, then whoever keeps count."""
         self.watchers.refuse(refuse)
         self._observer.refused(refuse)
+
+    def ask_checkpoint(self, ask: commands.AskCheckpoint) -> None:
+        """Ask for a checkpoint that is due, as an operator would."""
+        unix_s = self.desk.unix()
+        self.tell(
+            events.CheckpointRequested(
+                job=ask.job,
+                attempt=attempt_id(ask.job, unix_s),
+                cut=ask.cut,
+                stop=False,
+                deadline_s=0.0,
+                unix_s=unix_s,
+                cause=ask.reason,
+            )
+        )
 
     # -- events ------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ import structlog
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BugError, Fenced, Overtaken, StoreError
 from coordinator.core.failures import failure_of, listed
+from coordinator.core.job_policy import JobHistory
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -76,6 +77,7 @@ class Writer:
         self._settle_pause_s = settle_pause_s
         self._lanes: dict[str, deque[_Write]] = {}
         self._nodes: dict[str, NodeFacts | None] = {}  # None: to be forgotten
+        self._histories: dict[str, JobHistory] = {}  # by job; only the newest waits
         self._timelines: deque[Timeline] = deque(maxlen=TIMELINES_MAX)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._jobs: dict[str, JobRecord] = {}  # as last put
@@ -90,7 +92,11 @@ class Writer:
     # -- lanes -------------------------------------------------------------------------------
 
     def write(self, command: commands.Command) -> None:
-        """Start a write of the core; its answer comes as an event."""
+        """Start a write of the core; its answer comes as an event, if the core awaits one."""
+        if isinstance(command, commands.KeepHistory):
+            self._histories[command.history.job] = command.history
+            self._start("histories ", self._write_histories)
+            return
         assert isinstance(command, _Write)
         self._enqueue(command)
 
@@ -151,6 +157,15 @@ class Writer:
                 await self._quietly(self._store.put_timeline(timeline), what)
         finally:
             del self._tasks["timelines "]
+
+    async def _write_histories(self) -> None:
+        try:
+            while self._histories:
+                _, history = self._histories.popitem()
+                what = f"the history of {history.job}"
+                await self._quietly(self._store.put_history(history), what)
+        finally:
+            del self._tasks["histories "]
 
     async def close(self) -> None:
         """Stop where it is; what was on the wire may be applied, and the next leader looks."""

@@ -4,6 +4,8 @@
     <prefix>/nodes/<node>                                      NodeFacts, under the leader's lease
     <prefix>/jobs/<job>                                        JobRecord, `latest` left out
     <prefix>/jobs/<job>/latest                                 id of the newest snapshot, plain text
+    <prefix>/jobs/<job>/policy                                 JobPolicy, set by an operator
+    <prefix>/jobs/<job>/history                                JobHistory, of its failures
     <prefix>/jobs/<job>/attempts/<attempt>                     AttemptRecord
     <prefix>/jobs/<job>/attempts/<attempt>/workers/<worker>    WorkerRecord
     <prefix>/jobs/<job>/snapshots/<snapshot>                   Snapshot, `workers` left out
@@ -30,6 +32,8 @@ class Kind(StrEnum):
     NODE = "node"
     JOB = "job"
     LATEST = "latest"
+    POLICY = "policy"
+    HISTORY = "history"
     ATTEMPT = "attempt"
     WORKER = "worker"
     SNAPSHOT = "snapshot"
@@ -78,6 +82,12 @@ class Keys:
     def latest(self, job: str) -> str:
         return f"{self.job(job)}/latest"
 
+    def policy(self, job: str) -> str:
+        return f"{self.job(job)}/policy"
+
+    def history(self, job: str) -> str:
+        return f"{self.job(job)}/history"
+
     def attempt(self, job: str, attempt: str) -> str:
         return f"{self.job(job)}/attempts/{_name('attempt', attempt)}"
 
@@ -109,8 +119,8 @@ class Keys:
         match parts:
             case [job]:
                 return Place(Kind.JOB, job)
-            case [job, "latest"]:
-                return Place(Kind.LATEST, job)
+            case [job, "latest" | "policy" | "history" as leaf]:
+                return Place(Kind(leaf), job)
             case [job, shelf, identity] if shelf in _KINDS:
                 return Place(_KINDS[shelf], job, identity)
             case [job, "attempts", attempt, "workers", worker]:

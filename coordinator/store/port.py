@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from coordinator.core.errors import StoreError
+from coordinator.core.job_policy import JobHistory, JobPolicy
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -48,6 +49,8 @@ class Loaded:
     latest_unix_s: Mapping[str, float] = field(default_factory=dict)  # by job; only `load` fills it
     recent: tuple[AttemptRecord, ...] = ()  # the last committed ones of each job, oldest first
     replaced: tuple[RestoreRecord, ...] = ()  # the last one of each job, where that has ended
+    policies: tuple[JobPolicy, ...] = ()
+    histories: tuple[JobHistory, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,12 @@ class Store(Protocol):
 
         Raises NotFound. A timeline that cannot be read is left out: nothing depends on it.
         """
+
+    async def put_policy(self, policy: JobPolicy) -> None:
+        """Set when a job is saved by itself; the job need not be there yet."""
+
+    async def put_history(self, history: JobHistory) -> None:
+        """Keep what was seen of a job's failures; nothing depends on it, the newest wins."""
 
     async def put_timeline(self, timeline: Timeline) -> None:
         """Keep what an action that has ended spent its time on; nothing depends on it."""

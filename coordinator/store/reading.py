@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from coordinator.codec import decode
 from coordinator.core.errors import NotFound, StoreError, Where
+from coordinator.core.job_policy import JobHistory, JobPolicy
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -40,7 +41,11 @@ _CLASSES: dict[Kind, type[Any]] = {
     Kind.RESTORE: RestoreRecord,
     Kind.WORKER: WorkerRecord,
     Kind.TIMELINE: Timeline,
+    Kind.POLICY: JobPolicy,
+    Kind.HISTORY: JobHistory,
 }
+LISTED = (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE, Kind.POLICY, Kind.HISTORY)
+UNWATCHED = (Kind.WORKER, Kind.TIMELINE, Kind.POLICY, Kind.HISTORY, Kind.FOREIGN)
 _Value = TypeVar("_Value")
 
 
@@ -239,7 +244,7 @@ class Reader:
             revision = revision or view.revision
             for item in view.found[0]:
                 place = self.keys.place(item.key)
-                if place.kind in (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE):
+                if place.kind in LISTED:
                     wanted.append((item.key, place))
             if len(view.found[0]) < PAGE_KEYS:
                 return revision, wanted
@@ -260,7 +265,7 @@ class Reader:
     def _loaded(self, listing: Listing) -> Loaded:
         damaged: list[StoreError] = []
         latest: dict[str, str] = {}
-        records: dict[Kind, list[Any]] = {Kind.JOB: [], Kind.ATTEMPT: [], Kind.RESTORE: []}
+        records: dict[Kind, list[Any]] = {kind: [] for kind in LISTED}
         for place, item in listing.items:
             try:
                 if place.kind is Kind.LATEST:
@@ -286,6 +291,8 @@ class Reader:
             tuple(damaged),
             recent=_recent(records[Kind.ATTEMPT]),
             replaced=_newest(records[Kind.RESTORE]),
+            policies=tuple(records[Kind.POLICY]),
+            histories=tuple(records[Kind.HISTORY]),
         )
 
     def _changed(
@@ -293,7 +300,7 @@ class Reader:
     ) -> Changed | None:
         """A change as its reader wants it: a moved `latest` is a changed job."""
         place = self.keys.place(event.key)
-        if place.kind in (Kind.WORKER, Kind.TIMELINE, Kind.FOREIGN):
+        if place.kind in UNWATCHED:
             return None
         item = event.item
         try:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from coordinator.codec import encode
 from coordinator.core.errors import BugError, NotFound, Overtaken, StoreError, Where
+from coordinator.core.job_policy import JobHistory, JobPolicy
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -189,6 +190,14 @@ class Records(Writer):
                 except Conflict:
                     continue
             raise restless(key, where)
+
+    async def put_policy(self, policy: JobPolicy) -> None:
+        """Set a job's policy; the last one to be set counts, so only the epoch is compared."""
+        await self._write([], [Put(self.keys.policy(policy.job), encode(policy))])
+
+    async def put_history(self, history: JobHistory) -> None:
+        """Keep a job's history; advice, so only the epoch is compared."""
+        await self._write([], [Put(self.keys.history(history.job), encode(history))])
 
     async def put_timeline(self, timeline: Timeline) -> None:
         """Keep a timeline; advice, so only the epoch is compared."""

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.codec import encode
 from coordinator.core.errors import BugError, Fenced, NotFound, StoreError
+from coordinator.core.job_policy import JobHistory, JobPolicy, NodeHistory, When
 from coordinator.core.model import AttemptState, Cut, JobRecord, RankState, RestoreState
 from coordinator.core.snapshot import digest_of
 from coordinator.store.kv import Delete, Put
@@ -345,3 +346,41 @@ async def test_commit_and_restore_at_once_never_both_win(bench: Bench) -> None:
         await commit(store, "a2")
     assert await latest(store) == "a1"
     assert [each.snapshot for each in await store.snapshots("llm")] == ["a1"]
+
+
+# -- policies and histories ------------------------------------------------------------------------
+
+
+async def test_a_policy_and_a_history_are_loaded_by_the_next_leader(bench: Bench) -> None:
+    first = await bench.store()
+    await first.put_job(JOB)
+    policy = JobPolicy("llm", When.AUTO, Cut.FREEZE, mtbf_s=3600.0, budget=0.02, set_unix_s=5.0)
+    early = JobPolicy("not-there-yet", When.STEPS, interval_steps=7)
+    history = JobHistory("llm", 90.5, 1, (NodeHistory("n0", 90.5, 0), NodeHistory("n1", 3.0, 2)))
+    for written in (JobPolicy("llm", When.SECONDS, interval_s=9.0), policy, early):
+        await first.put_policy(written)
+    await first.put_history(JobHistory("llm", 1.0))
+    await first.put_history(history)
+    await bench.rights[0].resign()
+
+    second = await bench.store()
+    loaded = await second.load()
+    assert set(loaded.policies) == {policy, early}
+    assert loaded.histories == (history,)
+    assert [job.job for job in loaded.jobs] == ["llm"]
+    with pytest.raises(Fenced):
+        await first.put_policy(JobPolicy("llm"))
+    assert set((await second.load()).policies) == {policy, early}
+
+
+async def test_a_policy_that_cannot_be_read_is_reported_and_can_be_set_anew(bench: Bench) -> None:
+    store = await bench.store()
+    await store.put_job(JOB)
+    key = store.keys.policy("llm")
+    await bench.kv.write((), (Put(key, b'{"job":"llm","when":"WHEN_SOMETIMES"}'),))
+    loaded = await store.load()
+    assert loaded.policies == ()
+    assert loaded.damaged[0].where.job == "llm"
+    assert key in str(loaded.damaged[0])
+    await store.put_policy(JobPolicy("llm"))
+    assert (await store.load()).policies == (JobPolicy("llm"),)

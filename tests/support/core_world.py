@@ -10,6 +10,7 @@ from dataclasses import replace
 from coordinator.core import commands, events
 from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError
+from coordinator.core.job_policy import JobHistory
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -46,6 +47,8 @@ class World:
         self.last: dict[str, commands.Announce] = {}
         self.refused: dict[str, commands.Refuse] = {}
         self.deferred: dict[tuple[str, int], str] = {}  # why a worker is not taken in yet
+        self.due: list[commands.AskCheckpoint] = []
+        self.histories: dict[str, JobHistory] = {}
 
     # -- events and commands -------------------------------------------------------------------
 
@@ -80,6 +83,15 @@ class World:
                 self.last[command.action] = command
         elif isinstance(command, commands.Refuse):
             self.refused[command.action] = command
+        else:
+            self._keep(command)
+
+    def _keep(self, command: commands.Command) -> None:
+        """What is asked of the store, or of the server itself."""
+        if isinstance(command, commands.AskCheckpoint):
+            self.due.append(command)
+        elif isinstance(command, commands.KeepHistory):
+            self.histories[command.history.job] = command.history
         else:
             self.writes.append(command)
 

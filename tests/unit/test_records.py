@@ -15,19 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.codec import decode, encode, from_proto, to_proto
-from coordinator.core import model, timelines
+from coordinator.core import job_policy, model, timelines
 from coordinator.core.errors import BadRequest, StoreError
 
 RECORDS = [
     cls
-    for module in (model, timelines)
+    for module in (job_policy, model, timelines)
     for _, cls in inspect.getmembers(module, is_dataclass)
     if cls.__module__ == module.__name__
 ]
 ENUMS = [
     cls
-    for _, cls in inspect.getmembers(model, inspect.isclass)
-    if issubclass(cls, StrEnum) and cls.__module__ == model.__name__
+    for module in (job_policy, model)
+    for _, cls in inspect.getmembers(module, inspect.isclass)
+    if issubclass(cls, StrEnum) and cls.__module__ == module.__name__
 ]
 SCALARS = {
     FieldDescriptor.TYPE_STRING: str,

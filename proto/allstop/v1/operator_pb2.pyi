@@ -249,3 +249,47 @@ class ReadLogsReply(_message.Message):
     parts: _containers.RepeatedCompositeFieldContainer[_logs_pb2.LogPart]
     following: int
     def __init__(self, parts: _Optional[_Iterable[_Union[_logs_pb2.LogPart, _Mapping]]] = ..., following: _Optional[int] = ...) -> None: ...
+
+class SetPolicyRequest(_message.Message):
+    __slots__ = ("policy",)
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    policy: _records_pb2.JobPolicy
+    def __init__(self, policy: _Optional[_Union[_records_pb2.JobPolicy, _Mapping]] = ...) -> None: ...
+
+class GetPolicyRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class PolicyReply(_message.Message):
+    __slots__ = ("policy", "history", "interval_s", "mtbf_s", "young_s", "daly_s", "bound", "lost_s_per_day", "checkpoint_s", "latency_s", "restart_s", "attempt_s", "due_in_s", "waits")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    MTBF_S_FIELD_NUMBER: _ClassVar[int]
+    YOUNG_S_FIELD_NUMBER: _ClassVar[int]
+    DALY_S_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    LOST_S_PER_DAY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_S_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_S_FIELD_NUMBER: _ClassVar[int]
+    RESTART_S_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_S_FIELD_NUMBER: _ClassVar[int]
+    DUE_IN_S_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    policy: _records_pb2.JobPolicy
+    history: _records_pb2.JobHistory
+    interval_s: float
+    mtbf_s: float
+    young_s: float
+    daly_s: float
+    bound: str
+    lost_s_per_day: float
+    checkpoint_s: float
+    latency_s: float
+    restart_s: float
+    attempt_s: float
+    due_in_s: float
+    waits: str
+    def __init__(self, policy: _Optional[_Union[_records_pb2.JobPolicy, _Mapping]] = ..., history: _Optional[_Union[_records_pb2.JobHistory, _Mapping]] = ..., interval_s: _Optional[float] = ..., mtbf_s: _Optional[float] = ..., young_s: _Optional[float] = ..., daly_s: _Optional[float] = ..., bound: _Optional[str] = ..., lost_s_per_day: _Optional[float] = ..., checkpoint_s: _Optional[float] = ..., latency_s: _Optional[float] = ..., restart_s: _Optional[float] = ..., attempt_s: _Optional[float] = ..., due_in_s: _Optional[float] = ..., waits: _Optional[str] = ...) -> None: ...

@@ -79,6 +79,16 @@ class OperatorStub:
                 request_serializer=allstop_dot_v1_dot_operator__pb2.ShowRequest.SerializeToString,
                 response_deserializer=allstop_dot_v1_dot_operator__pb2.ShowReply.FromString,
                 _registered_method=True)
+        self.SetPolicy = channel.unary_unary(
+                '/allstop.v1.Operator/SetPolicy',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.PolicyReply.FromString,
+                _registered_method=True)
+        self.GetPolicy = channel.unary_unary(
+                '/allstop.v1.Operator/GetPolicy',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.GetPolicyRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.PolicyReply.FromString,
+                _registered_method=True)
         self.ReadLogs = channel.unary_unary(
                 '/allstop.v1.Operator/ReadLogs',
                 request_serializer=allstop_dot_v1_dot_operator__pb2.ReadLogsRequest.SerializeToString,
@@ -146,6 +156,18 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadLogs(self, request, context):
         """ReadLogs answers with what is there now; to follow is to ask again with the places it named.
         """
@@ -200,6 +222,16 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.Show,
                     request_deserializer=allstop_dot_v1_dot_operator__pb2.ShowRequest.FromString,
                     response_serializer=allstop_dot_v1_dot_operator__pb2.ShowReply.SerializeToString,
+            ),
+            'SetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicy,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.SetPolicyRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.PolicyReply.SerializeToString,
+            ),
+            'GetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPolicy,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.GetPolicyRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.PolicyReply.SerializeToString,
             ),
             'ReadLogs': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadLogs,
@@ -450,6 +482,60 @@ class Operator:
             '/allstop.v1.Operator/Show',
             allstop_dot_v1_dot_operator__pb2.ShowRequest.SerializeToString,
             allstop_dot_v1_dot_operator__pb2.ShowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allstop.v1.Operator/SetPolicy',
+            allstop_dot_v1_dot_operator__pb2.SetPolicyRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.PolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allstop.v1.Operator/GetPolicy',
+            allstop_dot_v1_dot_operator__pb2.GetPolicyRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.PolicyReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -78,6 +78,14 @@ class RestoreState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESTORE_STATE_RUNNING: _ClassVar[RestoreState]
     RESTORE_STATE_FAILING: _ClassVar[RestoreState]
     RESTORE_STATE_FAILED: _ClassVar[RestoreState]
+
+class When(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WHEN_UNSPECIFIED: _ClassVar[When]
+    WHEN_NEVER: _ClassVar[When]
+    WHEN_SECONDS: _ClassVar[When]
+    WHEN_STEPS: _ClassVar[When]
+    WHEN_AUTO: _ClassVar[When]
 PHASE_UNSPECIFIED: Phase
 PHASE_PREFLIGHT: Phase
 PHASE_HOLD: Phase
@@ -132,6 +140,11 @@ RESTORE_STATE_RELEASING: RestoreState
 RESTORE_STATE_RUNNING: RestoreState
 RESTORE_STATE_FAILING: RestoreState
 RESTORE_STATE_FAILED: RestoreState
+WHEN_UNSPECIFIED: When
+WHEN_NEVER: When
+WHEN_SECONDS: When
+WHEN_STEPS: When
+WHEN_AUTO: When
 
 class Finding(_message.Message):
     __slots__ = ("severity", "code", "text", "rank", "pid")
@@ -410,7 +423,7 @@ class PhaseTiming(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., started_ms: _Optional[int] = ..., took_ms: _Optional[int] = ..., slowest: _Optional[str] = ...) -> None: ...
 
 class AttemptRecord(_message.Message):
-    __slots__ = ("attempt", "job", "state", "epoch", "incarnation", "cut", "stop", "target", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "pause_ms", "nodes", "owed", "keep", "world_size", "gpu")
+    __slots__ = ("attempt", "job", "state", "epoch", "incarnation", "cut", "stop", "target", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "pause_ms", "nodes", "owed", "keep", "world_size", "gpu", "cause")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -430,6 +443,7 @@ class AttemptRecord(_message.Message):
     KEEP_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     attempt: str
     job: str
     state: AttemptState
@@ -449,7 +463,8 @@ class AttemptRecord(_message.Message):
     keep: bool
     world_size: int
     gpu: bool
-    def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., owed: _Optional[_Iterable[int]] = ..., keep: _Optional[bool] = ..., world_size: _Optional[int] = ..., gpu: _Optional[bool] = ...) -> None: ...
+    cause: str
+    def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., owed: _Optional[_Iterable[int]] = ..., keep: _Optional[bool] = ..., world_size: _Optional[int] = ..., gpu: _Optional[bool] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s", "stored_bytes", "shared_bytes")
@@ -640,6 +655,52 @@ class WorkerTiming(_message.Message):
     arrivals: _containers.RepeatedCompositeFieldContainer[Arrival]
     failed: bool
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., took_ms: _Optional[int] = ..., laps: _Optional[_Iterable[_Union[Lap, _Mapping]]] = ..., arrivals: _Optional[_Iterable[_Union[Arrival, _Mapping]]] = ..., failed: _Optional[bool] = ...) -> None: ...
+
+class JobPolicy(_message.Message):
+    __slots__ = ("job", "when", "cut", "interval_s", "interval_steps", "mtbf_s", "budget", "least_s", "most_s", "set_unix_s")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    MTBF_S_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    LEAST_S_FIELD_NUMBER: _ClassVar[int]
+    MOST_S_FIELD_NUMBER: _ClassVar[int]
+    SET_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    when: When
+    cut: Cut
+    interval_s: float
+    interval_steps: int
+    mtbf_s: float
+    budget: float
+    least_s: float
+    most_s: float
+    set_unix_s: float
+    def __init__(self, job: _Optional[str] = ..., when: _Optional[_Union[When, str]] = ..., cut: _Optional[_Union[Cut, str]] = ..., interval_s: _Optional[float] = ..., interval_steps: _Optional[int] = ..., mtbf_s: _Optional[float] = ..., budget: _Optional[float] = ..., least_s: _Optional[float] = ..., most_s: _Optional[float] = ..., set_unix_s: _Optional[float] = ...) -> None: ...
+
+class NodeHistory(_message.Message):
+    __slots__ = ("node", "watched_s", "failures")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    WATCHED_S_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    watched_s: float
+    failures: int
+    def __init__(self, node: _Optional[str] = ..., watched_s: _Optional[float] = ..., failures: _Optional[int] = ...) -> None: ...
+
+class JobHistory(_message.Message):
+    __slots__ = ("job", "watched_s", "failures", "nodes")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    WATCHED_S_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    watched_s: float
+    failures: int
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeHistory]
+    def __init__(self, job: _Optional[str] = ..., watched_s: _Optional[float] = ..., failures: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeHistory, _Mapping]]] = ...) -> None: ...
 
 class Timeline(_message.Message):
     __slots__ = ("job", "action", "timings", "left_out")

@@ -67,8 +67,10 @@ REQUESTS = {
     "ListSnapshots": "ListSnapshotsRequest",
     "Show": "ShowRequest",
     "ReadLogs": "ReadLogsRequest",
+    "SetPolicy": "SetPolicyRequest",
+    "GetPolicy": "GetPolicyRequest",
 }
-ACTS = ("Checkpoint", "Restore", "Abort", "ReadLogs")
+ACTS = ("Checkpoint", "Restore", "Abort", "ReadLogs", "SetPolicy")
 
 
 @pytest_asyncio.fixture(scope="module")

@@ -1,0 +1,76 @@
+"""A job's policy: what an operator sets, and the numbers behind what it leads to."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from allstop.v1 import operator_pb2, records_pb2
+
+from coordinator.api.desk import Desk
+from coordinator.codec import from_proto, to_proto
+from coordinator.core import events
+from coordinator.core.errors import NotFound, StoreError, Where
+from coordinator.core.job_policy import JobPolicy, When, check
+from coordinator.link.names import check_name
+
+WRITE_DEADLINE_S = 15.0
+
+
+async def set_policy(
+    desk: Desk, request: operator_pb2.SetPolicyRequest
+) -> operator_pb2.PolicyReply:
+    """Put a policy into the store, then tell the core; the job need not have begun yet.
+
+    Raises BadRequest for what makes no sense. Asking again after a lost answer changes nothing. A
+    crash between the two leaves it to the next leader, which reads the store.
+    """
+    asked = from_proto(request.policy, JobPolicy)
+    check_name("job", asked.job)
+    policy = check(replace(asked, set_unix_s=desk.unix()))
+    try:
+        async with asyncio.timeout(WRITE_DEADLINE_S):
+            await desk.store.put_policy(policy)
+    except TimeoutError:
+        raise StoreError(
+            "the store did not answer in time",
+            where=Where(job=policy.job),
+            definite=False,
+            advice=f"`allstop policy {policy.job}` shows what counts now",
+        ) from None
+    desk.tell(events.PolicyChanged(policy))
+    return _reply(desk, policy.job, policy)
+
+
+async def get_policy(
+    desk: Desk, request: operator_pb2.GetPolicyRequest
+) -> operator_pb2.PolicyReply:
+    """What counts now; raises NotFound for a job that is not there and has no policy."""
+    check_name("job", request.job)
+    found = desk.control.explain_policy(request.job).policy
+    if found.when is When.NEVER and desk.control.job(request.job) is None:
+        raise NotFound(f"there is no job {request.job}", advice="`allstop jobs` lists them")
+    return _reply(desk, request.job, None)
+
+
+def _reply(desk: Desk, job: str, policy: JobPolicy | None) -> operator_pb2.PolicyReply:
+    """`policy`: one that has just been set and is on its way to the core."""
+    told = desk.control.explain_policy(job, policy)
+    reply = operator_pb2.PolicyReply(
+        policy=to_proto(told.policy, records_pb2.JobPolicy),
+        history=to_proto(told.history, records_pb2.JobHistory),
+        checkpoint_s=told.costs.checkpoint_s,
+        latency_s=told.costs.latency_s,
+        restart_s=told.costs.restart_s,
+        attempt_s=told.costs.attempt_s,
+        due_in_s=told.due_in_s,
+        waits=told.waits,
+    )
+    if told.interval is not None:
+        reply.interval_s = told.interval.seconds
+        reply.mtbf_s = told.interval.mtbf_s
+        reply.young_s = told.interval.young_s
+        reply.daly_s = told.interval.daly_s
+        reply.bound = told.interval.bound
+        reply.lost_s_per_day = told.interval.lost_s_per_day
+    return reply

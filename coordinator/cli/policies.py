@@ -1,0 +1,82 @@
+"""A job's policy for people, with the numbers behind it."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from coordinator.api.values import PolicyAnswer
+from coordinator.api.words import duration_text
+from coordinator.cli.tables import table
+from coordinator.core.job_policy import JobPolicy, When
+
+_BOUNDS = {
+    "least": "--least, no more often",
+    "most": "--most, no more seldom",
+    "budget": "--budget",
+    "attempt": "the time one checkpoint takes",
+    "first": "--least: the first one shows what they cost",
+}
+
+
+def rule_text(policy: JobPolicy) -> str:
+    """When a job is saved, in a few words."""
+    match policy.when:
+        case When.SECONDS:
+            return f"every {duration_text(policy.interval_s)}"
+        case When.STEPS:
+            return f"every {policy.interval_steps} steps"
+        case When.AUTO:
+            budget = f", at most {policy.budget:.3g} of its time" if policy.budget else ""
+            return f"auto{budget}"
+    return "only when somebody asks"
+
+
+def policy_view(answer: PolicyAnswer, *, explain: bool) -> RenderableType:
+    """The policy and when the next checkpoint is due; `explain`: why then."""
+    lines = [Text.assemble((answer.policy.job, "bold"), f": {rule_text(answer.policy)}")]
+    lines.append(Text(f"next: {_next(answer)}"))
+    if not explain:
+        return Group(*lines)
+    return Group(*lines, _numbers(answer), _nodes(answer))
+
+
+def _next(answer: PolicyAnswer) -> str:
+    if answer.due_in_s < 0:
+        return f"waits for {answer.waits}"
+    due = f"in {duration_text(answer.due_in_s)}" if answer.due_in_s else "now"
+    return due if answer.waits == "its time" else f"{due}, then waits for {answer.waits}"
+
+
+def _numbers(answer: PolicyAnswer) -> RenderableType:
+    rows = table("NUMBER", "VALUE", "WHAT", right=("VALUE",))
+
+    def row(name: str, seconds: float, what: str) -> None:
+        rows.add_row(name, duration_text(seconds), what)
+
+    if answer.policy.when is When.AUTO:
+        bound = _BOUNDS.get(answer.bound, "Daly's formula")
+        row("interval", answer.interval_s, f"from one checkpoint to the next, by {bound}")
+        row("Daly", answer.daly_s, "the optimum of higher order, from the next two")
+        row("Young", answer.young_s, "the optimum of first order, for comparison")
+        row("cost", answer.checkpoint_s, "by how much one checkpoint makes the job later")
+        row("MTBF", answer.mtbf_s, f"expected {duration_text(answer.policy.mtbf_s)} before")
+        row("lost a day", answer.lost_s_per_day, "checkpoints, work done again, restarts")
+    else:
+        row("cost", answer.checkpoint_s, "by how much one checkpoint makes the job later")
+    row("latency", answer.latency_s, "from the cut until it can be restored")
+    row("attempt", answer.attempt_s, "from the request to the commit")
+    row("restart", answer.restart_s, "of a restore, until the job runs")
+    return rows
+
+
+def _nodes(answer: PolicyAnswer) -> RenderableType:
+    rows = table("SEEN", "WATCHED", "FAILURES", right=("WATCHED", "FAILURES"))
+    rows.add_row(
+        "the job by itself",
+        duration_text(answer.history.watched_s),
+        str(answer.history.failures),
+    )
+    for node in answer.history.nodes:
+        rows.add_row(node.node, duration_text(node.watched_s), str(node.failures))
+    return rows
