@@ -24,7 +24,7 @@ from allstop.v1 import logs_pb2, operator_pb2, operator_pb2_grpc, records_pb2
 from coordinator.api.channels import CONNECT_DEADLINE_S, OWN_POOL, Channels
 from coordinator.api.identity import attempt_id, restore_id
 from coordinator.api.patience import PAUSE_MAX_S, PAUSE_S, Patience, Waiting, summed_up
-from coordinator.api.values import ActionEvent, Planned, PolicyAnswer, Snapshots
+from coordinator.api.values import ActionEvent, Planned, PolicyAnswer, Snapshots, Story
 from coordinator.codec import from_proto, number_of, to_proto
 from coordinator.core.errors import AllstopError, BadRequest, LinkError, NotFound
 from coordinator.core.failures import error_of
@@ -222,6 +222,12 @@ class OperatorClient:
         request = operator_pb2.SetPolicyRequest(policy=to_proto(policy))
         reply = await self._ask(lambda stub, timeout: stub.SetPolicy(request, timeout=timeout))
         return from_proto(reply, PolicyAnswer)
+
+    async def story(self, job: str) -> Story:
+        """What was done for a job by itself; raises NotFound for a job that is not there."""
+        request = operator_pb2.GetStoryRequest(job=job)
+        reply = await self._ask(lambda stub, timeout: stub.GetStory(request, timeout=timeout))
+        return from_proto(reply, Story)
 
     async def show(self, identity: str) -> Shown:
         """Everything that has this id; raises NotFound when nothing has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 
 from allstop.v1 import operator_pb2, records_pb2
@@ -11,8 +12,10 @@ from coordinator.api.desk import Desk
 from coordinator.codec import from_proto, to_proto
 from coordinator.core import events
 from coordinator.core.errors import NotFound, StoreError, Where
-from coordinator.core.job_policy import JobPolicy, When, check
+from coordinator.core.job_policy import JobPolicy, StoryLine, check
+from coordinator.core.model import AttemptRecord, RestoreRecord
 from coordinator.link.names import check_name
+from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE
 
 WRITE_DEADLINE_S = 15.0
 
@@ -48,7 +51,7 @@ async def get_policy(
     """What counts now; raises NotFound for a job that is not there and has no policy."""
     check_name("job", request.job)
     found = desk.control.explain_policy(request.job).policy
-    if found.when is When.NEVER and desk.control.job(request.job) is None:
+    if not found.acts and desk.control.job(request.job) is None:
         raise NotFound(f"there is no job {request.job}", advice="`allstop jobs` lists them")
     return _reply(desk, request.job, None)
 
@@ -74,3 +77,41 @@ def _reply(desk: Desk, job: str, policy: JobPolicy | None) -> operator_pb2.Polic
         reply.bound = told.interval.bound
         reply.lost_s_per_day = told.interval.lost_s_per_day
     return reply
+
+
+async def get_story(desk: Desk, request: operator_pb2.GetStoryRequest) -> operator_pb2.StoryReply:
+    """What was done for a job by itself, and why: recoveries, and the checkpoints that were due.
+
+    Raises NotFound for a job that is not there and has no story. Of attempts and restores those
+    that this leader remembers; the recovery's own lines outlive leaders.
+    """
+    check_name("job", request.job)
+    recovery = desk.control.recovery(request.job)
+    lines = [*recovery.story, *_lines(desk, request.job)]
+    if not lines and desk.control.job(request.job) is None:
+        raise NotFound(f"there is no job {request.job}", advice="`allstop jobs` lists them")
+    lines.sort(key=lambda line: line.unix_s)
+    return operator_pb2.StoryReply(
+        recovery=to_proto(recovery, records_pb2.JobRecovery),
+        lines=[to_proto(line, records_pb2.StoryLine) for line in lines],
+    )
+
+
+def _lines(desk: Desk, job: str) -> Iterator[StoryLine]:
+    """Of attempts and restores: when they were asked for, why, and how they ended."""
+    for attempt in desk.control.attempts():
+        if attempt.job == job:
+            yield from _told(attempt, attempt.attempt, f"checkpoint {attempt.attempt}")
+    for restore in desk.control.restores():
+        if restore.job == job:
+            what = f"restore {restore.restore} of {restore.snapshot}"
+            yield from _told(restore, restore.restore, what)
+
+
+def _told(record: AttemptRecord | RestoreRecord, name: str, what: str) -> Iterator[StoryLine]:
+    began = record.requested_unix_s
+    yield StoryLine(began, f"{what}: {record.cause or 'an operator asked for it'}")
+    if record.state in ENDED_ATTEMPT | ENDED_RESTORE:
+        ends = [(t.started_ms + t.took_ms) / 1000 for t in record.timings]
+        ended = f"{name} {record.state}: {record.reason}"
+        yield StoryLine(began + max(ends, default=0.0), ended)

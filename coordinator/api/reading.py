@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from allstop.v1 import operator_pb2, records_pb2
 
 from coordinator.api.desk import Desk
+from coordinator.api.identity import restore_id
 from coordinator.codec import member_of, to_proto
+from coordinator.core import commands, events
 from coordinator.core.errors import NotFound, Refused, StoreError, Where
 from coordinator.core.model import (
     NodeFacts,
@@ -92,6 +95,41 @@ async def find(desk: Desk, identity: str) -> Shown:
     except TimeoutError:
         raise StoreError("the store did not answer in time") from None
     return replace(stored, attempt=attempt or stored.attempt, restore=restore or stored.restore)
+
+
+async def restore_by_itself(desk: Desk, ask: commands.AskRestore) -> events.RestoreRequested:
+    """The request for a restore that a leader makes itself.
+
+    Raises NotFound where no snapshot is left, and what reading the store raises.
+    """
+    snapshot = await _newest_but(desk, ask.job, frozenset() if ask.scratch else set(ask.skip))
+    now = desk.unix()
+    return events.RestoreRequested(
+        job=ask.job,
+        restore=restore_id(ask.job, now),
+        snapshot=snapshot,
+        deadline_s=0.0,
+        unix_s=now,
+        files=await ask_program_files(desk, snapshot),
+        cause=ask.cause,
+        scratch=ask.scratch,
+        old_addresses=OldAddresses.MOVE if ask.scratch else OldAddresses.REFUSE,
+    )
+
+
+async def _newest_but(desk: Desk, job: str, skip: AbstractSet[str]) -> Snapshot:
+    try:
+        async with asyncio.timeout(READ_DEADLINE_S):
+            found = await desk.store.snapshots(job)
+            left = [each for each in found if each.snapshot not in skip]
+            if not left:
+                raise NotFound(
+                    f"job {job} has no snapshot{' but those left behind' if found else ''}",
+                    where=Where(job=job),
+                )
+            return await desk.store.snapshot(left[-1].snapshot, job)
+    except TimeoutError:
+        raise StoreError("the store did not answer in time", where=Where(job=job)) from None
 
 
 async def ask_program_files(desk: Desk, snapshot: Snapshot) -> tuple[NodeFacts, ...]:

@@ -236,6 +236,12 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             context, self._with_desk(lambda desk: policies.get_policy(desk, request))
         )
 
+    async def GetStory(self, request: operator_pb2.GetStoryRequest, context: Any) -> Any:  # noqa: N802
+        """What was done for a job by itself, and why."""
+        return await _answered(
+            context, self._with_desk(lambda desk: policies.get_story(desk, request))
+        )
+
     async def ReadLogs(self, request: operator_pb2.ReadLogsRequest, context: Any) -> Any:  # noqa: N802
         """What workers of one job have put out."""
         return await _answered(context, self._with_desk(lambda desk: logs.read_logs(desk, request)))

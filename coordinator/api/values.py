@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.core.job_policy import JobHistory, JobPolicy
+from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery, StoryLine
 from coordinator.core.model import (
     AttemptRecord,
     Failure,
@@ -84,3 +84,11 @@ class PolicyAnswer:
     attempt_s: float
     due_in_s: float  # below 0: not due by time
     waits: str  # what the next one waits for, one sentence
+
+
+@dataclass(frozen=True)
+class Story:
+    """What was done for a job by itself, and why."""
+
+    recovery: JobRecovery
+    lines: tuple[StoryLine, ...]  # oldest first

@@ -27,6 +27,7 @@ VERBS = {
     "shim": ("Run", "The sidecar of a node: a spare, or (`shim run`) with a worker."),
     "checkpoint": ("Checkpoint and restore", "Stop all ranks at one step and save them as one."),
     "policy": ("Checkpoint and restore", "When a job is saved by itself, and why then."),
+    "story": ("Look", "What was done for a job by itself, and why."),
     "plan": ("Checkpoint and restore", "Which node would take which worker, or why none can."),
     "restore": ("Checkpoint and restore", "Put a snapshot back, on other nodes if need be."),
     "watch": ("Checkpoint and restore", "Follow a checkpoint or restore that someone began."),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from coordinator.api.values import PolicyAnswer
+from coordinator.api.values import PolicyAnswer, Story
 from coordinator.api.words import duration_text
-from coordinator.cli.tables import table
-from coordinator.core.job_policy import JobPolicy, When
+from coordinator.cli.tables import or_nothing, table
+from coordinator.core.job_policy import JobPolicy, LastResort, OnFailure, RecoveryState, When
 
 _BOUNDS = {
     "least": "--least, no more often",
@@ -32,10 +34,24 @@ def rule_text(policy: JobPolicy) -> str:
     return "only when somebody asks"
 
 
+def failure_text(policy: JobPolicy) -> str:
+    """What is done when its run ends that should not have."""
+    if policy.on_failure is OnFailure.LEAVE:
+        return "nothing"
+    hung = f", also after {policy.hung:g} usual steps without one" if policy.hung else ""
+    cold = policy.last_resort is LastResort.COLD_START
+    last = "it is started from scratch" if cold else "it is stopped"
+    return (
+        f"its last good snapshot is restored{hung}; an older one after {policy.tries} tries, "
+        f"nodes are waited for {duration_text(policy.wait_s)}, and in the end {last}"
+    )
+
+
 def policy_view(answer: PolicyAnswer, *, explain: bool) -> RenderableType:
     """The policy and when the next checkpoint is due; `explain`: why then."""
     lines = [Text.assemble((answer.policy.job, "bold"), f": {rule_text(answer.policy)}")]
     lines.append(Text(f"next: {_next(answer)}"))
+    lines.append(Text(f"on failure: {failure_text(answer.policy)}"))
     if not explain:
         return Group(*lines)
     return Group(*lines, _numbers(answer), _nodes(answer))
@@ -80,3 +96,14 @@ def _nodes(answer: PolicyAnswer) -> RenderableType:
     for node in answer.history.nodes:
         rows.add_row(node.node, duration_text(node.watched_s), str(node.failures))
     return rows
+
+
+def story_view(story: Story) -> RenderableType:
+    """One line for each thing, in the reader's time zone; the last one is where it stands."""
+    rows = table("WHEN", "WHAT")
+    for line in story.lines:
+        at = datetime.fromtimestamp(line.unix_s).astimezone()
+        rows.add_row(at.strftime("%Y-%m-%d %H:%M:%S"), line.text)
+    if story.recovery.state is RecoveryState.UNSEEN:
+        return or_nothing(rows, "nothing was done by itself")
+    return Group(rows, Text(f"recovery is {story.recovery.state}", style="bold"))

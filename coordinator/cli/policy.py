@@ -41,6 +41,7 @@ class Share(click.ParamType[float]):
         "allstop policy llm --every-steps 500",
         "allstop policy llm --auto --mtbf 12h --budget 2%",
         "allstop policy llm --explain",
+        "allstop policy llm --every 10m --on-failure restore --wait 1h --hung 20",
         "allstop policy llm --off",
     ),
     exits=(*ASKING, 4, 12),
@@ -77,12 +78,51 @@ class Share(click.ParamType[float]):
     type=click.Choice(["step", "freeze"]),
     help="How the ranks come to rest, as of `allstop checkpoint`.  [default: step]",
 )
+@option(
+    "--on-failure",
+    type=click.Choice(["leave", "restore"]),
+    help="When its run ends that should not have: nothing, or its last good snapshot.  "
+    "[default: leave]",
+)
+@option(
+    "--tries",
+    type=click.IntRange(1, 100),
+    metavar="TIMES",
+    help="Restores of one snapshot that fail, or crashes at one step, before an older one is "
+    "tried.  [default: 3]",
+)
+@option(
+    "--grace",
+    type=Duration(),
+    metavar="DURATION",
+    help="For a node that is out of reach to come back.  [default: 5s]",
+)
+@option(
+    "--wait",
+    type=Duration(),
+    metavar="DURATION",
+    help="For nodes that can take the job.  [default: 10m]",
+)
+@option(
+    "--hung",
+    type=click.FloatRange(2.0),
+    metavar="STEPS",
+    help="No step for so many usual ones, and half a minute, is a failure.  [default: never]",
+)
+@option(
+    "--last-resort",
+    type=click.Choice(["stop", "cold-start"]),
+    help="When no snapshot can be restored: end what is left, or start its commands from "
+    "scratch.  [default: stop]",
+)
 @option("--explain", is_flag=True, help="Print the numbers behind the present interval.")
 @config_option
 @asking
 @click.pass_obj
 def policy(output: Output, /, job: str, explain: bool, **wanted: Any) -> None:
-    """Show, or set, when JOB is saved by itself; it counts at once, also while the job runs.
+    """Show, or set, when JOB is saved by itself and what is done when it fails.
+
+    It counts at once, also while the job runs.
 
     Options that set something replace the whole policy: what is not named has its default.
     """
@@ -97,41 +137,71 @@ def policy(output: Output, /, job: str, explain: bool, **wanted: Any) -> None:
     output.emit(plain(reply), lambda: policy_view(reply, explain=explain))
 
 
+SCHEDULES = ("mtbf", "budget", "least", "most")  # mean something with --auto alone
+FAILURES = ("tries", "grace", "wait", "hung", "last_resort")  # and with --on-failure restore
+
+
 def _asked(job: str, wanted: dict[str, Any]) -> Any:
     """The policy that the options make; None where they set nothing. Raises BadRequest."""
-    from coordinator.core.job_policy import JobPolicy, When, check
+    from coordinator.core.job_policy import JobPolicy, LastResort, OnFailure, When, check
     from coordinator.core.model import Cut
 
-    whens = {
-        When.SECONDS: wanted["every"],
-        When.STEPS: wanted["every_steps"],
-        When.AUTO: wanted["auto"],
-        When.NEVER: wanted["off"],
-    }
-    chosen = [when for when, value in whens.items() if value]
-    others = {name for name in ("mtbf", "budget", "least", "most", "cut") if wanted[name]}
-    if not chosen and not others:
+    given = {name: value for name, value in wanted.items() if value}
+    if not given:
         return None
+    when = _when(given)
+    if when is not When.AUTO:
+        _mean_nothing(given, SCHEDULES, "--auto")
+    on_failure = OnFailure(given.get("on_failure", OnFailure.LEAVE))
+    if on_failure is OnFailure.LEAVE:
+        _mean_nothing(given, FAILURES, "--on-failure restore")
+    chosen = {
+        field: given[name]
+        for name, field in (
+            ("every", "interval_s"),
+            ("every_steps", "interval_steps"),
+            ("mtbf", "mtbf_s"),
+            ("budget", "budget"),
+            ("least", "least_s"),
+            ("most", "most_s"),
+            ("tries", "tries"),
+            ("grace", "grace_s"),
+            ("wait", "wait_s"),
+            ("hung", "hung"),
+        )
+        if name in given
+    }
+    return check(
+        JobPolicy(
+            job=job,
+            when=when,
+            cut=Cut(given.get("cut", Cut.STEP)),
+            on_failure=on_failure,
+            last_resort=LastResort(given.get("last_resort", "stop").replace("-", "_")),
+            **chosen,
+        )
+    )
+
+
+def _when(given: dict[str, Any]) -> Any:
+    from coordinator.core.job_policy import When
+
+    whens = {
+        "every": When.SECONDS,
+        "every_steps": When.STEPS,
+        "auto": When.AUTO,
+        "off": When.NEVER,
+    }
+    chosen = [when for name, when in whens.items() if name in given]
     if len(chosen) != 1:
         raise BadRequest(
             "say once when the job is to be saved",
             advice="give one of --every, --every-steps, --auto and --off",
         )
-    when = chosen[0]
-    if when is not When.AUTO and others - {"cut"}:
-        named = ", ".join(f"--{name}" for name in sorted(others - {"cut"}))
-        raise BadRequest(f"{named} means nothing without --auto", advice="leave it out")
-    default = JobPolicy(job)
-    return check(
-        JobPolicy(
-            job=job,
-            when=when,
-            cut=Cut(wanted["cut"] or Cut.STEP),
-            interval_s=wanted["every"] or 0.0,
-            interval_steps=wanted["every_steps"] or 0,
-            mtbf_s=wanted["mtbf"] or 0.0,
-            budget=wanted["budget"] or 0.0,
-            least_s=wanted["least"] or default.least_s,
-            most_s=wanted["most"] or default.most_s,
-        )
-    )
+    return chosen[0]
+
+
+def _mean_nothing(given: dict[str, Any], names: tuple[str, ...], without: str) -> None:
+    named = ", ".join(f"--{name.replace('_', '-')}" for name in names if name in given)
+    if named:
+        raise BadRequest(f"{named} means nothing without {without}", advice="leave it out")

@@ -155,6 +155,7 @@ def admit_restore(
         snapshot_id=snapshot.snapshot,
         gpu=any(r.gpu_pids for r in snapshot.workers) and not plan.cold,
         cold_why=cold_why,
+        cause=event.cause,
         old_incarnation=job.incarnation,
         strays=strays,
         records={r.worker: r for r in snapshot.workers},
@@ -171,6 +172,7 @@ def _plan(cluster: Cluster, job: Job, event: RestoreRequested) -> tuple[Plan, st
         cluster.candidates(job.name, event.files),
         cold_start=event.cold_start,
         old_addresses=event.old_addresses,
+        scratch=event.scratch,
     )
     if planned.plan is not None:
         return planned.plan, cold_why

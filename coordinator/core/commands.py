@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.core.job_policy import JobHistory
+from coordinator.core.job_policy import JobHistory, JobRecovery
 from coordinator.core.model import (
     AddressMove,
     AttemptRecord,
@@ -178,4 +178,25 @@ class AskCheckpoint(Command):
 class KeepHistory(Command):
     """Write what was seen of a job's failures; nothing depends on it, the newest wins."""
 
-    history: JobHistory
+    record: JobHistory
+
+
+@dataclass(frozen=True)
+class AskRestore(Command):
+    """A job is to be put back: hand in a request for it, with its snapshot, an id and the time.
+
+    The snapshot is the newest that is not among `skip`. Answered by RestoreRequested, or by
+    RestoreUnready where what it needs cannot be had.
+    """
+
+    job: str
+    skip: tuple[str, ...]
+    cause: str
+    scratch: bool = False  # start the job's commands from scratch
+
+
+@dataclass(frozen=True)
+class KeepRecovery(Command):
+    """Write where the recovery of a job stands; the newest wins."""
+
+    record: JobRecovery

@@ -29,7 +29,7 @@ from coordinator.core.errors import (
 )
 from coordinator.core.events import Event
 from coordinator.core.failures import failure_of
-from coordinator.core.job_policy import JobHistory, JobPolicy
+from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.journal import Decision, Journal, cause_of
 from coordinator.core.model import (
     AttemptRecord,
@@ -43,8 +43,7 @@ from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
 from coordinator.core.running import AnyAction, AnyRecord, Running
 from coordinator.core.runs import Runs
-from coordinator.core.schedule import Explanation
-from coordinator.core.scheduling import Scheduling
+from coordinator.core.standing_orders import StandingOrders
 from coordinator.core.table import step
 
 
@@ -65,7 +64,7 @@ class Control(Arrivals):
         self._runs = Runs(self._cluster, self.policy, self._note)
         self._owed = Owed(self.policy.ended_limit)
         self._pace = Pace(self.policy.lost_limit)
-        self._scheduling = Scheduling(self._cluster, self._running, self._note)
+        self._standing = StandingOrders(self._cluster, self._running, self._note)
         self._problems: dict[str, list[str]] = {}
         self._now = 0.0
         self._cause = ""
@@ -84,6 +83,7 @@ class Control(Arrivals):
         damaged: Sequence[AllstopError] = (),
         policies: Sequence[JobPolicy] = (),
         histories: Sequence[JobHistory] = (),
+        recoveries: Sequence[JobRecovery] = (),
     ) -> list[Command]:
         """Take over what an earlier leader left; see `adoption`.
 
@@ -100,14 +100,12 @@ class Control(Arrivals):
             committed = (latest_unix_s or {}).get(job.job, 0.0)
             self._cluster.load(job, sure_at=sure_at, latest_unix_s=committed)
             if committed and unix_s:
-                self._scheduling.saved_before(job.job, unix_s - committed, now)
-        ended = [a for a in attempts if a.state in HAVE_ENDED]
-        self._scheduling.adopt(
-            policies, histories, ended, (r for r in restores if r.state in HAVE_ENDED), now
-        )
+                self._standing.saved_before(job.job, unix_s - committed, now)
         commands: list[Command] = []
         heir = Heir(self.epoch, self.coordinator, self.policy, now)
         found: tuple[AnyRecord, ...] = (*attempts, *restores)
+        ended = [record for record in found if record.state in HAVE_ENDED]
+        self._standing.adopt(policies, histories, recoveries, ended, unix_s=unix_s, now=now)
         for record in found:
             if record.epoch >= self.epoch:
                 self._problem(record.job, later(record, self.epoch))
@@ -145,16 +143,12 @@ class Control(Arrivals):
             raise IllegalEvent(f"the core does not know the event {type(event).__name__}")
         self._now = max(self._now, now)
         self._cause = cause_of(event)
-        return meet(self, event) + self._scheduling.look(self._now)
+        return meet(self, event) + self._standing.look(self._now)
 
     def next_wakeup(self) -> float | None:
         """When to hand in TimePassed at the latest; None while nothing is awaited."""
-        wakeups = (self._running.next_wakeup(), self._scheduling.next_wakeup())
+        wakeups = (self._running.next_wakeup(), self._standing.next_wakeup())
         return min((each for each in wakeups if each is not None), default=None)
-
-    def explain_policy(self, job: str, policy: JobPolicy | None = None) -> Explanation:
-        """When the next checkpoint of a job is due by itself, and why; or would be, by `policy`."""
-        return self._scheduling.explain(job, policy, self._now)
 
     def held_until(self, action: str) -> float | None:
         """When the first dead-man timer of a running action may run out; None: nothing is held."""
@@ -173,7 +167,7 @@ class Control(Arrivals):
                 self._cluster, self._pace, event, self.epoch, self.policy, self._now
             )
         except AllstopError as error:
-            self._scheduling.refused(event, self._now)
+            self._standing.checkpoint_refused(event, self._now)
             return self._refuse(event.attempt, error.at(job=event.job))
         self._running.add(attempt)
         return self._after(attempt, attempt.begin(self._now))
@@ -185,8 +179,9 @@ class Control(Arrivals):
             self._refuse_busy(event.job)
             made = admit_restore(self._cluster, event, self.epoch, self.policy, self._now)
         except AllstopError as error:
+            self._standing.restore_refused(event, error, self._now)
             return self._refuse(event.restore, error.at(job=event.job))
-        counted = self._scheduling.over(event.job)
+        counted = self._standing.restore_admitted(event, self._now)
         self._running.add(made)
         return counted + self._after(made, made.begin(self._now))
 
@@ -286,11 +281,14 @@ class Control(Arrivals):
     def _run_begun(self, event: events.RunBegun) -> list[Command]:
         if event.record.job not in self._cluster.jobs:
             return []
-        return self._scheduling.over(event.record.job) + self._runs.begun(event)
+        return self._standing.run_begins(event.record.job) + self._runs.begun(event)
 
     def _policy_changed(self, event: events.PolicyChanged) -> list[Command]:
-        self._scheduling.changed(event)
+        self._standing.policy_changed(event, self._now)
         return []
+
+    def _restore_unready(self, event: events.RestoreUnready) -> list[Command]:
+        return self._standing.restore_unready(event, self._now)
 
     def _run_refused(self, event: events.RunRefused) -> list[Command]:
         if event.job in self._cluster.jobs:
@@ -335,9 +333,12 @@ class Control(Arrivals):
             record = action.record()
             self._owed.owe(record)
             self._pace.note(record)
-            return self._scheduling.attempt_ended(record, self._now)
+            return self._standing.attempt_ended(record, self._now)
+        told = self._standing.restore_ended(action.record(), self._now)
+        return told + self._restore_ended(action)
+
+    def _restore_ended(self, action: Restore) -> list[Command]:
         if action.state is RestoreState.RUNNING:
-            self._scheduling.restore_ended(action.record())
             for state in action.restored_workers():
                 self._cluster.place(state, action.members[state.worker].node)
             self._runs.restored(action.job)
@@ -371,6 +372,7 @@ _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
     events.RestoreStored: lambda c, e: c._about(e.restore, e),
     events.StoreRefused: lambda c, e: c._about(e.action, e),
     events.PolicyChanged: Control._policy_changed,
+    events.RestoreUnready: Control._restore_unready,
     events.JobLoaded: Control._job_loaded,
     events.RunBegun: Control._run_begun,
     events.RunRefused: Control._run_refused,

@@ -111,6 +111,8 @@ class RestoreRequested(Event):
     old_run_ended: bool = False  # the operator has made sure of that, where nobody is in reach
     cold_start: bool = False  # where no nodes fit: start the job's commands from scratch
     old_addresses: OldAddresses = OldAddresses.REFUSE  # in these commands
+    cause: str = ""  # what ended the run that it replaces; empty: an operator asked
+    scratch: bool = False  # start the job's commands from scratch, whatever fits
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,14 @@ class AbortRequested(Event):
 
     action: str
     reason: str
+
+
+@dataclass(frozen=True)
+class RestoreUnready(Event):
+    """A restore that this leader wanted could not be asked for: what it needs was not to be had."""
+
+    job: str
+    failure: Failure
 
 
 @dataclass(frozen=True)

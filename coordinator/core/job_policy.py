@@ -24,9 +24,34 @@ class When(StrEnum):
     AUTO = "auto"  # from what one costs and how often the job fails
 
 
+class OnFailure(StrEnum):
+    """What is done when a job's run ends that should not have."""
+
+    LEAVE = "leave"  # nothing
+    RESTORE = "restore"  # its last good snapshot
+
+
+class LastResort(StrEnum):
+    """What is done when no snapshot can be restored."""
+
+    STOP = "stop"  # what is left of the job
+    COLD_START = "cold_start"  # its own commands, from scratch
+
+
+class RecoveryState(StrEnum):
+    """Where the recovery of a job stands."""
+
+    UNSEEN = "UNSEEN"  # the job was never seen whole
+    WATCHING = "WATCHING"  # it runs, or it is not yet sure that it does not
+    RECOVERING = "RECOVERING"  # a restore is asked for, or runs
+    WAITING = "WAITING"  # for nodes that can take it
+    GIVEN_UP = "GIVEN_UP"
+    FINISHED = "FINISHED"  # it ended by itself, or was stopped on purpose
+
+
 @dataclass(frozen=True)
 class JobPolicy:
-    """When a job is saved by itself."""
+    """When a job is saved by itself, and what is done when it fails."""
 
     job: str
     when: When = When.NEVER
@@ -38,6 +63,17 @@ class JobPolicy:
     least_s: float = 60.0  # auto: never more often than this
     most_s: float = DAY_S  # auto: never more seldom, where the budget allows that
     set_unix_s: float = 0.0  # when it was set, by the coordinator's clock
+    on_failure: OnFailure = OnFailure.LEAVE
+    tries: int = 3  # restores of one snapshot that fail, or crashes after it, before an older one
+    grace_s: float = 5.0  # for a node that is out of reach to come back
+    wait_s: float = 600.0  # for nodes that can take the job
+    hung: float = 0.0  # no step for so many usual steps is a failure; 0: never
+    last_resort: LastResort = LastResort.STOP
+
+    @property
+    def acts(self) -> bool:
+        """Whether anything is done by itself."""
+        return self.when is not When.NEVER or self.on_failure is not OnFailure.LEAVE
 
     @property
     def bounds(self) -> Bounds:
@@ -64,6 +100,29 @@ class JobHistory:
     nodes: tuple[NodeHistory, ...] = ()  # that had a worker of it, the last to have had one last
 
 
+@dataclass(frozen=True)
+class StoryLine:
+    """One thing that was done for a job by itself, or decided."""
+
+    unix_s: float
+    text: str
+
+
+@dataclass(frozen=True)
+class JobRecovery:
+    """Where the recovery of a job stands, and what it did, under all leaders."""
+
+    job: str
+    state: RecoveryState = RecoveryState.UNSEEN
+    why: str = ""  # what ended the run, while it is not back
+    snapshot: str = ""  # that is being restored, or was restored last
+    tries: int = 0  # restores of it that have failed
+    crashes: int = 0  # how often the job has ended at `crash_step`
+    crash_step: int = 0
+    skipped: tuple[str, ...] = ()  # snapshots that are left behind
+    story: tuple[StoryLine, ...] = ()  # the last lines, oldest first
+
+
 def check(policy: JobPolicy) -> JobPolicy:
     """The policy, or BadRequest saying what of it makes no sense."""
     if policy.when is When.SECONDS and not 0 < policy.interval_s <= 366 * DAY_S:
@@ -83,4 +142,15 @@ def check(policy: JobPolicy) -> JobPolicy:
                 advice="give the expected time between failures, such as --mtbf 12h",
             )
         _ = policy.bounds
+    if not 0 < policy.tries <= 100:
+        raise BadRequest(f"{policy.tries} tries make no sense", advice="give 1 to 100")
+    if not (0 <= policy.grace_s <= DAY_S and 0 <= policy.wait_s <= 366 * DAY_S):
+        raise BadRequest(
+            f"to wait {policy.grace_s:g} s and {policy.wait_s:g} s for nodes makes no sense"
+        )
+    if policy.hung and not 2 <= policy.hung <= 1e6:
+        raise BadRequest(
+            f"a rank that is late by {policy.hung:g} steps is not hung",
+            advice="give at least 2, better 10 or more",
+        )
     return policy

@@ -402,6 +402,7 @@ class RestoreRecord:
     sure: bool = False  # one worker of that run is gone, so that it takes no more steps
     cold: bool = False  # the job is started from scratch, and `snapshot` is what nothing fitted
     cold_why: str = ""  # why it is not that snapshot
+    cause: str = ""  # what ended the run that it replaces; empty: an operator asked for it
 
 
 @dataclass(frozen=True)

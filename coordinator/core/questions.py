@@ -9,6 +9,7 @@ from coordinator.core.admission import why_unseen
 from coordinator.core.cluster import Cluster
 from coordinator.core.commands import Announce
 from coordinator.core.errors import BugError
+from coordinator.core.job_policy import JobPolicy, JobRecovery
 from coordinator.core.journal import Decision, Journal
 from coordinator.core.logs import Whereabouts, whereabouts
 from coordinator.core.model import (
@@ -21,6 +22,8 @@ from coordinator.core.model import (
 )
 from coordinator.core.planner import Planned
 from coordinator.core.running import AnyAction, Running
+from coordinator.core.schedule import Explanation
+from coordinator.core.standing_orders import StandingOrders
 from coordinator.core.starting import plan_or_start
 from coordinator.core.view import JobView, NodeView, job_views, node_views
 
@@ -32,6 +35,8 @@ class Questions:
     _journal: Journal
     _running: Running
     _problems: dict[str, list[str]]
+    _standing: StandingOrders
+    _now: float
     epoch: int
 
     def plan(
@@ -99,6 +104,14 @@ class Questions:
         """One running or remembered restore."""
         found = self._running.record(restore)
         return found if isinstance(found, RestoreRecord) else None
+
+    def recovery(self, job: str) -> JobRecovery:
+        """Where the recovery of a job stands, and its story."""
+        return self._standing.recovery(job)
+
+    def explain_policy(self, job: str, policy: JobPolicy | None = None) -> Explanation:
+        """When the next checkpoint of a job is due by itself, and why; or would be, by `policy`."""
+        return self._standing.explain(job, policy, self._now)
 
     def last_word(self, action: str) -> Announce | None:
         """The newest announcement about an action; `last` is set when it has ended."""

@@ -50,6 +50,7 @@ class Restore(Action[RestoreState]):
     held: set[tuple[str, int]] = field(default_factory=set)  # those in reach, by node and number
     sure: bool = False  # one worker of that run is gone, so that it takes no more steps
     cold_why: str = ""  # why the job is started from scratch instead
+    cause: str = ""  # what ended the run that it replaces; empty: an operator asked
 
     @property
     def cold(self) -> bool:
@@ -88,6 +89,7 @@ class Restore(Action[RestoreState]):
             sure=self.sure,
             cold=self.cold,
             cold_why=self.cold_why,
+            cause=self.cause,
         )
 
     def begin(self, now: float) -> list[Command]:

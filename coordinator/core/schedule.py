@@ -119,6 +119,11 @@ class Schedule:
         """How the ranks of a job come to rest."""
         return self._of(name).policy.cut
 
+    def usual_s(self, name: str) -> float:
+        """How long a step of a job usually takes; 0 while not known."""
+        rate = self._of(name).costing.rate
+        return 1.0 / rate if rate else 0.0
+
     def refused(self, name: str, now: float) -> None:
         """A checkpoint that was due is refused: it is tried again later."""
         self._failed(self._of(name), now)
@@ -148,7 +153,7 @@ class Schedule:
 
     def next_wakeup(self) -> float | None:
         """When to look again; None while no job has a policy."""
-        due = any(job.policy.when is not When.NEVER for job in self._jobs.values())
+        due = any(job.policy.acts for job in self._jobs.values())
         return self._look_at if due else None
 
     def time_to_look(self, now: float) -> bool:

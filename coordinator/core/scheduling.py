@@ -8,7 +8,7 @@ from coordinator.core import events
 from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import ATTACHED, NOT_READY, Cluster, Job
 from coordinator.core.commands import AskCheckpoint, Command, KeepHistory
-from coordinator.core.job_policy import JobHistory, JobPolicy, When
+from coordinator.core.job_policy import JobHistory, JobPolicy
 from coordinator.core.model import AttemptRecord, Cut, RestoreRecord
 from coordinator.core.running import Running
 from coordinator.core.schedule import Explanation, Schedule, Sight
@@ -56,10 +56,16 @@ class Scheduling:
         """When to look again."""
         return self._schedule.next_wakeup()
 
+    def time_to_look(self, now: float) -> bool:
+        """Whether it is; once a second, however many events come."""
+        return self._schedule.time_to_look(now)
+
+    def usual_s(self, name: str) -> float:
+        """How long a step of a job usually takes; 0 while not known."""
+        return self._schedule.usual_s(name)
+
     def look(self, now: float) -> list[Command]:
-        """Ask for what is due; does nothing when it has looked a moment ago."""
-        if not self._schedule.time_to_look(now):
-            return []
+        """Ask for what is due."""
         commands: list[Command] = []
         for job in self._cluster.jobs.values():
             reason = self._schedule.look(self._sight(job), now)
@@ -100,7 +106,7 @@ class Scheduling:
 
     def _keep(self, history: JobHistory | None) -> list[Command]:
         """Only of jobs that have a policy, which is what it is for."""
-        if history is None or self._schedule.policy(history.job).when is When.NEVER:
+        if history is None or not self._schedule.policy(history.job).acts:
             return []
         return [KeepHistory(history)]
 

@@ -40,12 +40,17 @@ def plan_or_start(
     cold_start: bool = False,
     old_addresses: OldAddresses = OldAddresses.REFUSE,
     explain: bool = False,
+    scratch: bool = False,
 ) -> tuple[Planned, str]:
     """The plan of a restore, or, with `cold_start` and only where none fits, of a start.
 
     Returns it with the reason why it is a start; empty for a restore, or a refusal of both.
+    `scratch`: a start, whatever fits.
     """
     nodes = list(candidates)
+    if scratch:
+        why = "no snapshot of it could be brought back"
+        return plan_start(snapshot, nodes, Failure("NoPlan", why), old_addresses), why
     planned = plan(snapshot, nodes, explain=explain)
     if planned.failure is None or not cold_start:
         return planned, ""

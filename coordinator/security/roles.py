@@ -108,6 +108,7 @@ METHODS: Mapping[str, frozenset[Role]] = {
                 "ListSnapshots",
                 "Show",
                 "GetPolicy",
+                "GetStory",
             )
         ),
         _LOOK,

@@ -56,6 +56,9 @@ class Listeners(Protocol):
     def refuse(self, refuse: commands.Refuse) -> None:
         """Tell the asker that its request is refused."""
 
+    def ask_restore(self, ask: commands.AskRestore) -> None:
+        """Hand in a request for a restore, with all that it needs, or say what could not be had."""
+
     def ask_checkpoint(self, ask: commands.AskCheckpoint) -> None:
         """Hand in a request for a checkpoint that is due, with an id and the time."""
 
@@ -96,7 +99,9 @@ class ControlLoop:
             commands.Announce: listeners.announce,
             commands.Refuse: listeners.refuse,
             commands.AskCheckpoint: listeners.ask_checkpoint,
+            commands.AskRestore: listeners.ask_restore,
             commands.KeepHistory: writes.write,
+            commands.KeepRecovery: writes.write,
         }
 
     def carry_out(self, decided: Sequence[commands.Command]) -> None:

@@ -10,12 +10,14 @@ from typing import Self
 
 import structlog
 
+from coordinator.api import reading
 from coordinator.api.desk import Desk
 from coordinator.api.identity import attempt_id
 from coordinator.api.watchers import Watchers
 from coordinator.core import commands, events
 from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError, BugError, LinkError, NoLeader
+from coordinator.core.failures import failure_of
 from coordinator.core.model import JobRecord, NodeFacts
 from coordinator.core.policy import Policy
 from coordinator.core.view import JobView
@@ -110,6 +112,7 @@ class Reign:
                 damaged=loaded.damaged,
                 policies=loaded.policies,
                 histories=loaded.histories,
+                recoveries=loaded.recoveries,
                 now=self._clock(),
             )
         )
@@ -205,6 +208,22 @@ class Reign:
                 cause=ask.reason,
             )
         )
+
+    def ask_restore(self, ask: commands.AskRestore) -> None:
+        """Ask for a restore that a job needs, as an operator would."""
+        task = asyncio.create_task(self._ask_restore(ask), name=f"restore of {ask.job}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_restore(self, ask: commands.AskRestore) -> None:
+        try:
+            self.tell(await reading.restore_by_itself(self.desk, ask))
+        except AllstopError as error:
+            self.tell(events.RestoreUnready(ask.job, failure_of(error.at(job=ask.job))))
+        except Exception as error:
+            log.exception("a restore could not be asked for", job=ask.job)
+            bug = BugError(f"a restore could not be asked for: {error!r}")
+            self.tell(events.RestoreUnready(ask.job, failure_of(bug)))
 
     # -- events ------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import structlog
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BugError, Fenced, Overtaken, StoreError
 from coordinator.core.failures import failure_of, listed
-from coordinator.core.job_policy import JobHistory
+from coordinator.core.job_policy import JobHistory, JobRecovery
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -77,7 +77,7 @@ class Writer:
         self._settle_pause_s = settle_pause_s
         self._lanes: dict[str, deque[_Write]] = {}
         self._nodes: dict[str, NodeFacts | None] = {}  # None: to be forgotten
-        self._histories: dict[str, JobHistory] = {}  # by job; only the newest waits
+        self._newest: dict[tuple[type, str], JobHistory | JobRecovery] = {}  # by kind and job
         self._timelines: deque[Timeline] = deque(maxlen=TIMELINES_MAX)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._jobs: dict[str, JobRecord] = {}  # as last put
@@ -93,9 +93,9 @@ class Writer:
 
     def write(self, command: commands.Command) -> None:
         """Start a write of the core; its answer comes as an event, if the core awaits one."""
-        if isinstance(command, commands.KeepHistory):
-            self._histories[command.history.job] = command.history
-            self._start("histories ", self._write_histories)
+        if isinstance(command, commands.KeepHistory | commands.KeepRecovery):
+            self._newest[type(command), command.record.job] = command.record
+            self._start("newest ", self._write_newest)
             return
         assert isinstance(command, _Write)
         self._enqueue(command)
@@ -158,14 +158,19 @@ class Writer:
         finally:
             del self._tasks["timelines "]
 
-    async def _write_histories(self) -> None:
+    async def _write_newest(self) -> None:
+        """What the core keeps of a job; of several that wait only the newest is written."""
         try:
-            while self._histories:
-                _, history = self._histories.popitem()
-                what = f"the history of {history.job}"
-                await self._quietly(self._store.put_history(history), what)
+            while self._newest:
+                key = next(iter(self._newest))
+                record = self._newest.pop(key)
+                what = f"{type(record).__name__} of {record.job}"
+                if isinstance(record, JobHistory):
+                    await self._quietly(self._store.put_history(record), what)
+                else:
+                    await self._quietly(self._store.put_recovery(record), what)
         finally:
-            del self._tasks["histories "]
+            del self._tasks["newest "]
 
     async def close(self) -> None:
         """Stop where it is; what was on the wire may be applied, and the next leader looks."""

@@ -6,6 +6,7 @@
     <prefix>/jobs/<job>/latest                                 id of the newest snapshot, plain text
     <prefix>/jobs/<job>/policy                                 JobPolicy, set by an operator
     <prefix>/jobs/<job>/history                                JobHistory, of its failures
+    <prefix>/jobs/<job>/recovery                               JobRecovery, with its story
     <prefix>/jobs/<job>/attempts/<attempt>                     AttemptRecord
     <prefix>/jobs/<job>/attempts/<attempt>/workers/<worker>    WorkerRecord
     <prefix>/jobs/<job>/snapshots/<snapshot>                   Snapshot, `workers` left out
@@ -34,6 +35,7 @@ class Kind(StrEnum):
     LATEST = "latest"
     POLICY = "policy"
     HISTORY = "history"
+    RECOVERY = "recovery"
     ATTEMPT = "attempt"
     WORKER = "worker"
     SNAPSHOT = "snapshot"
@@ -88,6 +90,9 @@ class Keys:
     def history(self, job: str) -> str:
         return f"{self.job(job)}/history"
 
+    def recovery(self, job: str) -> str:
+        return f"{self.job(job)}/recovery"
+
     def attempt(self, job: str, attempt: str) -> str:
         return f"{self.job(job)}/attempts/{_name('attempt', attempt)}"
 
@@ -119,7 +124,7 @@ class Keys:
         match parts:
             case [job]:
                 return Place(Kind.JOB, job)
-            case [job, "latest" | "policy" | "history" as leaf]:
+            case [job, "latest" | "policy" | "history" | "recovery" as leaf]:
                 return Place(Kind(leaf), job)
             case [job, shelf, identity] if shelf in _KINDS:
                 return Place(_KINDS[shelf], job, identity)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from coordinator.core.errors import StoreError
-from coordinator.core.job_policy import JobHistory, JobPolicy
+from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -51,6 +51,7 @@ class Loaded:
     replaced: tuple[RestoreRecord, ...] = ()  # the last one of each job, where that has ended
     policies: tuple[JobPolicy, ...] = ()
     histories: tuple[JobHistory, ...] = ()
+    recoveries: tuple[JobRecovery, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,9 @@ class Store(Protocol):
 
     async def put_history(self, history: JobHistory) -> None:
         """Keep what was seen of a job's failures; nothing depends on it, the newest wins."""
+
+    async def put_recovery(self, record: JobRecovery) -> None:
+        """Keep where the recovery of a job stands; the newest wins."""
 
     async def put_timeline(self, timeline: Timeline) -> None:
         """Keep what an action that has ended spent its time on; nothing depends on it."""

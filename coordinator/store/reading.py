@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from coordinator.codec import decode
 from coordinator.core.errors import NotFound, StoreError, Where
-from coordinator.core.job_policy import JobHistory, JobPolicy
+from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -43,9 +43,11 @@ _CLASSES: dict[Kind, type[Any]] = {
     Kind.TIMELINE: Timeline,
     Kind.POLICY: JobPolicy,
     Kind.HISTORY: JobHistory,
+    Kind.RECOVERY: JobRecovery,
 }
-LISTED = (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE, Kind.POLICY, Kind.HISTORY)
-UNWATCHED = (Kind.WORKER, Kind.TIMELINE, Kind.POLICY, Kind.HISTORY, Kind.FOREIGN)
+OF_JOB = (Kind.POLICY, Kind.HISTORY, Kind.RECOVERY)  # what a leader does by itself
+LISTED = (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE, *OF_JOB)
+UNWATCHED = (Kind.WORKER, Kind.TIMELINE, Kind.FOREIGN, *OF_JOB)
 _Value = TypeVar("_Value")
 
 
@@ -293,6 +295,7 @@ class Reader:
             replaced=_newest(records[Kind.RESTORE]),
             policies=tuple(records[Kind.POLICY]),
             histories=tuple(records[Kind.HISTORY]),
+            recoveries=tuple(records[Kind.RECOVERY]),
         )
 
     def _changed(

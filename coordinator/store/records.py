@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from coordinator.codec import encode
 from coordinator.core.errors import BugError, NotFound, Overtaken, StoreError, Where
-from coordinator.core.job_policy import JobHistory, JobPolicy
+from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -198,6 +198,10 @@ class Records(Writer):
     async def put_history(self, history: JobHistory) -> None:
         """Keep a job's history; advice, so only the epoch is compared."""
         await self._write([], [Put(self.keys.history(history.job), encode(history))])
+
+    async def put_recovery(self, record: JobRecovery) -> None:
+        """Keep a job's recovery; only the leader writes it, so only the epoch is compared."""
+        await self._write([], [Put(self.keys.recovery(record.job), encode(record))])
 
     async def put_timeline(self, timeline: Timeline) -> None:
         """Keep a timeline; advice, so only the epoch is compared."""

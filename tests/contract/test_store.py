@@ -9,7 +9,15 @@ import pytest
 
 from coordinator.codec import encode
 from coordinator.core.errors import BugError, Fenced, NotFound, StoreError
-from coordinator.core.job_policy import JobHistory, JobPolicy, NodeHistory, When
+from coordinator.core.job_policy import (
+    JobHistory,
+    JobPolicy,
+    JobRecovery,
+    NodeHistory,
+    RecoveryState,
+    StoryLine,
+    When,
+)
 from coordinator.core.model import AttemptState, Cut, JobRecord, RankState, RestoreState
 from coordinator.core.snapshot import digest_of
 from coordinator.store.kv import Delete, Put
@@ -361,12 +369,19 @@ async def test_a_policy_and_a_history_are_loaded_by_the_next_leader(bench: Bench
         await first.put_policy(written)
     await first.put_history(JobHistory("llm", 1.0))
     await first.put_history(history)
+    lines = (StoryLine(1.5, "the run has ended"), StoryLine(2.5, "waits for nodes"))
+    recovery = JobRecovery(
+        "llm", RecoveryState.WAITING, "node-2 is lost", skipped=("a1",), story=lines
+    )
+    await first.put_recovery(JobRecovery("llm"))
+    await first.put_recovery(recovery)
     await bench.rights[0].resign()
 
     second = await bench.store()
     loaded = await second.load()
     assert set(loaded.policies) == {policy, early}
     assert loaded.histories == (history,)
+    assert loaded.recoveries == (recovery,)
     assert [job.job for job in loaded.jobs] == ["llm"]
     with pytest.raises(Fenced):
         await first.put_policy(JobPolicy("llm"))

@@ -168,6 +168,7 @@ class Truth:
             )
             or any(t is not tree and t.worker == tree.worker for t in self.living(tree.job))
             or self.world.machines[tree.machine].leaving
+            or self.world.given_up(tree.job)
         )
         if not allowed:
             self.violated(4, f"{tree} is killed, though the job was not to lose it")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.api import reading
+from allstop.v1 import operator_pb2
+
+from coordinator.api import policies, reading
 from coordinator.api.desk import Desk
+from coordinator.codec import to_proto
 from coordinator.core import events
 from coordinator.core.errors import AllstopError, OldRunUnseen
 from coordinator.core.failures import failure_of
+from coordinator.core.job_policy import JobPolicy
 from coordinator.core.model import AttemptState, Cut, RestoreState
 from tests.sim.loop import DEAD
 from tests.sim.replica import Replica
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.2
 PATIENCE_S = 3.0  # how long a job that lacks a worker is only looked at
+PATIENCE_S_WITH_POLICY = 25.0  # it is to come back by itself
+RECOVERY_S = 90.0  # after the healing it does
 WAIT_S = 60.0  # for an action to end, in the store or by a last word
 
 
@@ -52,8 +59,11 @@ class Asked:
 class User:
     """The operator; lives outside of all processes and never fails."""
 
-    def __init__(self, world: World, spec: JobSpec) -> None:
-        self.world, self.spec = world, spec
+    def __init__(self, world: World, spec: JobSpec, policy: JobPolicy | None = None) -> None:
+        """With a policy the operator leaves much to the coordinators, and is patient."""
+        self.world, self.spec, self.policy = world, spec, policy
+        self.set = policy is None
+        self.patience_s = PATIENCE_S if policy is None else PATIENCE_S_WITH_POLICY
         self.asked = 0
         self.runs = 0
         self.now: Asked | None = None
@@ -188,13 +198,15 @@ class User:
         missing_since: float | None = None
         while True:
             await asyncio.sleep(rng.uniform(0.2, 2.5))
+            if not self.set:
+                self._set_policy()
             if self.runs_whole():
                 missing_since = None
                 await self._something(rng.random())
                 continue
             now = self.world.loop.now
             missing_since = now if missing_since is None else missing_since
-            if now - missing_since > PATIENCE_S:
+            if now - missing_since > self.patience_s:
                 await self.bring_back()
                 missing_since = None
 
@@ -215,6 +227,47 @@ class User:
         await self._running()
         await self._until(self.restore, RestoreState.RUNNING, "no restore succeeds")
         await self._running()
+
+        if self.policy is not None:
+            await self._recovers()
+
+    def _set_policy(self) -> None:
+        """In the leader's process, as often as it takes."""
+        leader = self.leader()
+        if leader is None or leader.process is None or leader.reign is None:
+            return
+        request = operator_pb2.SetPolicyRequest(policy=to_proto(self.policy))
+
+        async def set_it(desk: Desk) -> None:
+            with suppress(AllstopError):
+                await policies.set_policy(desk, request)
+                self.set = True
+
+        leader.process.spawn(set_it(leader.reign.desk), f"policy of {self.spec.job}")
+
+    async def _recovers(self) -> None:
+        """After the healing a worker that dies is answered without a person."""
+        for _ in range(30):
+            if self.set:
+                break
+            self._set_policy()
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(PATIENCE_S)
+        tree = self.world.truth.whole(self.spec.job)[0]
+        machine = self.world.machines[tree.machine]
+        assert machine.shim is not None
+        self.world.note(f"{tree} dies, and nobody is told")
+        machine.shim.spawn(machine.processes.end(tree.root_pid, 1), "a rank dies")
+        until = self.world.loop.now + RECOVERY_S
+        while self.world.loop.now < until:
+            await asyncio.sleep(1.0)
+            if not tree.alive and self.runs_whole():
+                stepped = self.world.truth.stepped.get(self.spec.job, 0.0)
+                await asyncio.sleep(3.0)
+                if self.world.truth.stepped.get(self.spec.job, 0.0) > stepped:
+                    self.world.note(f"{self.spec.job} came back by itself")
+                    return
+        self.world.fail(f"liveness: {self.spec.job} did not come back by itself")
 
     async def _running(self) -> None:
         until, said = self.world.loop.now + 120.0, ""

@@ -21,6 +21,7 @@ from allstop.v1 import shim_pb2
 
 from coordinator.core.action import CLOCK_DRIFT
 from coordinator.core.errors import Busy
+from coordinator.core.job_policy import JobPolicy, OnFailure, RecoveryState, When
 from coordinator.core.policy import Policy
 from coordinator.link.hub import Hub
 from coordinator.store.kv import Range, below
@@ -43,6 +44,7 @@ FAULTY_S = 40.0
 QUIET_S = 15.0  # after the healing, before anything is proved, and in the end
 TICK_S = 0.3
 GPU_JOBS = 0.5  # of all jobs
+POLICY_JOBS = 0.35
 IDLE_S = 3.0  # between two reports of a shim, and two looks of it at itself
 DRIFT = CLOCK_DRIFT / 2  # a clock goes so much faster or slower at most
 KEPT_LINES = 400
@@ -86,6 +88,7 @@ class World:
         self.users: dict[str, User] = {}
         self.gpu_jobs: set[str] = set()
         self.devices = Random(f"{seed} devices")  # its own, so that all else stays as it was
+        self.policies = Random(f"{seed} policies")
         self.nemesis = Nemesis(self, focus)
         self.network.on_late = self._late
 
@@ -140,6 +143,11 @@ class World:
         oldest = min(found, key=lambda each: each.create_revision)
         return str(json.loads(oldest.value)["name"])
 
+    def given_up(self, job: str) -> bool:
+        """Whether some leader has given up the recovery of a job."""
+        reigns = [r.reign for r in self.replicas.values() if r.reign is not None]
+        return any(r.control.recovery(job).state is RecoveryState.GIVEN_UP for r in reigns)
+
     def kill_store(self, seconds: float) -> None:
         """The store dies and comes back over its data."""
         if self.store.process.state == DEAD:
@@ -192,7 +200,7 @@ class World:
             self.specs[spec.job] = spec
             if self.devices.random() < GPU_JOBS:
                 self.gpu_jobs.add(spec.job)
-            self.users[spec.job] = User(self, spec)
+            self.users[spec.job] = User(self, spec, self._policy_of(spec))
         for user in self.users.values():
             user.launch()
         for machine in self.machines.values():
@@ -211,6 +219,20 @@ class World:
         await asyncio.sleep(QUIET_S)
         ticking.cancel()
         self.truth.check_end()
+
+    def _policy_of(self, spec: JobSpec) -> JobPolicy | None:
+        """Some jobs are saved, and come back, by themselves."""
+        if self.policies.random() >= POLICY_JOBS:
+            return None
+        return JobPolicy(
+            spec.job,
+            When.SECONDS,
+            interval_s=self.policies.uniform(2.0, 8.0),
+            on_failure=OnFailure.RESTORE,
+            grace_s=self.policies.choice((0.0, 2.0, 5.0)),
+            wait_s=self.policies.choice((5.0, 60.0)),
+            tries=self.policies.choice((1, 3)),
+        )
 
     async def _tick(self) -> None:
         while True:

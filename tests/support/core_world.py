@@ -10,7 +10,7 @@ from dataclasses import replace
 from coordinator.core import commands, events
 from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError
-from coordinator.core.job_policy import JobHistory
+from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -47,13 +47,18 @@ class World:
         self.last: dict[str, commands.Announce] = {}
         self.refused: dict[str, commands.Refuse] = {}
         self.deferred: dict[tuple[str, int], str] = {}  # why a worker is not taken in yet
+        self.policies: dict[str, JobPolicy] = {}
         self.due: list[commands.AskCheckpoint] = []
         self.histories: dict[str, JobHistory] = {}
+        self.wanted: list[commands.AskRestore] = []
+        self.recoveries: dict[str, JobRecovery] = {}
 
     # -- events and commands -------------------------------------------------------------------
 
     def event(self, event: events.Event) -> list[commands.Command]:
         """Hand an event in, check the core's invariants, and carry its commands out."""
+        if isinstance(event, events.PolicyChanged):
+            self.policies[event.policy.job] = event.policy
         decided = self.control.handle(event, self.now)
         self.control.validate()
         self.carry_out(decided)
@@ -91,7 +96,11 @@ class World:
         if isinstance(command, commands.AskCheckpoint):
             self.due.append(command)
         elif isinstance(command, commands.KeepHistory):
-            self.histories[command.history.job] = command.history
+            self.histories[command.record.job] = command.record
+        elif isinstance(command, commands.AskRestore):
+            self.wanted.append(command)
+        elif isinstance(command, commands.KeepRecovery):
+            self.recoveries[command.record.job] = command.record
         else:
             self.writes.append(command)
 
@@ -284,7 +293,11 @@ class World:
             attempts=(*found.recent, *found.attempts),
             restores=(*found.replaced, *found.restores),
             now=self.now,
+            unix_s=1000.0 + self.now,
             damaged=damaged,
+            policies=tuple(self.policies.values()),
+            histories=tuple(self.histories.values()),
+            recoveries=tuple(self.recoveries.values()),
         )
         self.control.validate()
         self.carry_out(decided)

@@ -366,8 +366,11 @@ async def attached(
     ranks: int = 1,
     behaviours: dict[int, Behaviour] | None = None,
     channels: int = 0,
+    first: int = 0,
 ) -> Any:
     """`count` workers of one job on nodes node-0, node-1 …, then spares; all attached.
+
+    `first`: the number in the name of the first node.
 
     With `channels` the shims share so many connections, which is kinder to a small machine.
     """
@@ -381,7 +384,7 @@ async def attached(
     shims = [
         FakeShim(
             address,
-            f"node-{index}",
+            f"node-{first + index}",
             job=job if index < count else "",
             worker=index,
             workers=count,

@@ -293,3 +293,17 @@ class PolicyReply(_message.Message):
     due_in_s: float
     waits: str
     def __init__(self, policy: _Optional[_Union[_records_pb2.JobPolicy, _Mapping]] = ..., history: _Optional[_Union[_records_pb2.JobHistory, _Mapping]] = ..., interval_s: _Optional[float] = ..., mtbf_s: _Optional[float] = ..., young_s: _Optional[float] = ..., daly_s: _Optional[float] = ..., bound: _Optional[str] = ..., lost_s_per_day: _Optional[float] = ..., checkpoint_s: _Optional[float] = ..., latency_s: _Optional[float] = ..., restart_s: _Optional[float] = ..., attempt_s: _Optional[float] = ..., due_in_s: _Optional[float] = ..., waits: _Optional[str] = ...) -> None: ...
+
+class GetStoryRequest(_message.Message):
+    __slots__ = ("job",)
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    def __init__(self, job: _Optional[str] = ...) -> None: ...
+
+class StoryReply(_message.Message):
+    __slots__ = ("recovery", "lines")
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    recovery: _records_pb2.JobRecovery
+    lines: _containers.RepeatedCompositeFieldContainer[_records_pb2.StoryLine]
+    def __init__(self, recovery: _Optional[_Union[_records_pb2.JobRecovery, _Mapping]] = ..., lines: _Optional[_Iterable[_Union[_records_pb2.StoryLine, _Mapping]]] = ...) -> None: ...

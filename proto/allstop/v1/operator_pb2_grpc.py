@@ -89,6 +89,11 @@ class OperatorStub:
                 request_serializer=allstop_dot_v1_dot_operator__pb2.GetPolicyRequest.SerializeToString,
                 response_deserializer=allstop_dot_v1_dot_operator__pb2.PolicyReply.FromString,
                 _registered_method=True)
+        self.GetStory = channel.unary_unary(
+                '/allstop.v1.Operator/GetStory',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.GetStoryRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.StoryReply.FromString,
+                _registered_method=True)
         self.ReadLogs = channel.unary_unary(
                 '/allstop.v1.Operator/ReadLogs',
                 request_serializer=allstop_dot_v1_dot_operator__pb2.ReadLogsRequest.SerializeToString,
@@ -168,6 +173,13 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetStory(self, request, context):
+        """GetStory answers with what was done for a job by itself, and why.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadLogs(self, request, context):
         """ReadLogs answers with what is there now; to follow is to ask again with the places it named.
         """
@@ -232,6 +244,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.GetPolicy,
                     request_deserializer=allstop_dot_v1_dot_operator__pb2.GetPolicyRequest.FromString,
                     response_serializer=allstop_dot_v1_dot_operator__pb2.PolicyReply.SerializeToString,
+            ),
+            'GetStory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStory,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.GetStoryRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.StoryReply.SerializeToString,
             ),
             'ReadLogs': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadLogs,
@@ -536,6 +553,33 @@ class Operator:
             '/allstop.v1.Operator/GetPolicy',
             allstop_dot_v1_dot_operator__pb2.GetPolicyRequest.SerializeToString,
             allstop_dot_v1_dot_operator__pb2.PolicyReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allstop.v1.Operator/GetStory',
+            allstop_dot_v1_dot_operator__pb2.GetStoryRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.StoryReply.FromString,
             options,
             channel_credentials,
             insecure,

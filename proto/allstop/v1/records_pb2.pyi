@@ -79,6 +79,28 @@ class RestoreState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESTORE_STATE_FAILING: _ClassVar[RestoreState]
     RESTORE_STATE_FAILED: _ClassVar[RestoreState]
 
+class OnFailure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ON_FAILURE_UNSPECIFIED: _ClassVar[OnFailure]
+    ON_FAILURE_LEAVE: _ClassVar[OnFailure]
+    ON_FAILURE_RESTORE: _ClassVar[OnFailure]
+
+class LastResort(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LAST_RESORT_UNSPECIFIED: _ClassVar[LastResort]
+    LAST_RESORT_STOP: _ClassVar[LastResort]
+    LAST_RESORT_COLD_START: _ClassVar[LastResort]
+
+class RecoveryState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RECOVERY_STATE_UNSPECIFIED: _ClassVar[RecoveryState]
+    RECOVERY_STATE_UNSEEN: _ClassVar[RecoveryState]
+    RECOVERY_STATE_WATCHING: _ClassVar[RecoveryState]
+    RECOVERY_STATE_RECOVERING: _ClassVar[RecoveryState]
+    RECOVERY_STATE_WAITING: _ClassVar[RecoveryState]
+    RECOVERY_STATE_GIVEN_UP: _ClassVar[RecoveryState]
+    RECOVERY_STATE_FINISHED: _ClassVar[RecoveryState]
+
 class When(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WHEN_UNSPECIFIED: _ClassVar[When]
@@ -140,6 +162,19 @@ RESTORE_STATE_RELEASING: RestoreState
 RESTORE_STATE_RUNNING: RestoreState
 RESTORE_STATE_FAILING: RestoreState
 RESTORE_STATE_FAILED: RestoreState
+ON_FAILURE_UNSPECIFIED: OnFailure
+ON_FAILURE_LEAVE: OnFailure
+ON_FAILURE_RESTORE: OnFailure
+LAST_RESORT_UNSPECIFIED: LastResort
+LAST_RESORT_STOP: LastResort
+LAST_RESORT_COLD_START: LastResort
+RECOVERY_STATE_UNSPECIFIED: RecoveryState
+RECOVERY_STATE_UNSEEN: RecoveryState
+RECOVERY_STATE_WATCHING: RecoveryState
+RECOVERY_STATE_RECOVERING: RecoveryState
+RECOVERY_STATE_WAITING: RecoveryState
+RECOVERY_STATE_GIVEN_UP: RecoveryState
+RECOVERY_STATE_FINISHED: RecoveryState
 WHEN_UNSPECIFIED: When
 WHEN_NEVER: When
 WHEN_SECONDS: When
@@ -561,7 +596,7 @@ class NodeFit(_message.Message):
     def __init__(self, node: _Optional[str] = ..., worker: _Optional[int] = ..., chosen: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
 
 class RestoreRecord(_message.Message):
-    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "owed", "old", "old_from", "sure", "cold", "cold_why")
+    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "owed", "old", "old_from", "sure", "cold", "cold_why", "cause")
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -580,6 +615,7 @@ class RestoreRecord(_message.Message):
     SURE_FIELD_NUMBER: _ClassVar[int]
     COLD_FIELD_NUMBER: _ClassVar[int]
     COLD_WHY_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
     restore: str
     job: str
     snapshot: str
@@ -598,7 +634,8 @@ class RestoreRecord(_message.Message):
     sure: bool
     cold: bool
     cold_why: str
-    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., owed: _Optional[_Iterable[int]] = ..., old: _Optional[_Iterable[_Union[OldWorker, _Mapping]]] = ..., old_from: _Optional[int] = ..., sure: _Optional[bool] = ..., cold: _Optional[bool] = ..., cold_why: _Optional[str] = ...) -> None: ...
+    cause: str
+    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., owed: _Optional[_Iterable[int]] = ..., old: _Optional[_Iterable[_Union[OldWorker, _Mapping]]] = ..., old_from: _Optional[int] = ..., sure: _Optional[bool] = ..., cold: _Optional[bool] = ..., cold_why: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class OldWorker(_message.Message):
     __slots__ = ("node", "worker")
@@ -656,8 +693,38 @@ class WorkerTiming(_message.Message):
     failed: bool
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., took_ms: _Optional[int] = ..., laps: _Optional[_Iterable[_Union[Lap, _Mapping]]] = ..., arrivals: _Optional[_Iterable[_Union[Arrival, _Mapping]]] = ..., failed: _Optional[bool] = ...) -> None: ...
 
+class StoryLine(_message.Message):
+    __slots__ = ("unix_s", "text")
+    UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    unix_s: float
+    text: str
+    def __init__(self, unix_s: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+
+class JobRecovery(_message.Message):
+    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    TRIES_FIELD_NUMBER: _ClassVar[int]
+    CRASHES_FIELD_NUMBER: _ClassVar[int]
+    CRASH_STEP_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    STORY_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    state: RecoveryState
+    why: str
+    snapshot: str
+    tries: int
+    crashes: int
+    crash_step: int
+    skipped: _containers.RepeatedScalarFieldContainer[str]
+    story: _containers.RepeatedCompositeFieldContainer[StoryLine]
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ...) -> None: ...
+
 class JobPolicy(_message.Message):
-    __slots__ = ("job", "when", "cut", "interval_s", "interval_steps", "mtbf_s", "budget", "least_s", "most_s", "set_unix_s")
+    __slots__ = ("job", "when", "cut", "interval_s", "interval_steps", "mtbf_s", "budget", "least_s", "most_s", "set_unix_s", "on_failure", "tries", "grace_s", "wait_s", "hung", "last_resort")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WHEN_FIELD_NUMBER: _ClassVar[int]
     CUT_FIELD_NUMBER: _ClassVar[int]
@@ -668,6 +735,12 @@ class JobPolicy(_message.Message):
     LEAST_S_FIELD_NUMBER: _ClassVar[int]
     MOST_S_FIELD_NUMBER: _ClassVar[int]
     SET_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    ON_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    TRIES_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    HUNG_FIELD_NUMBER: _ClassVar[int]
+    LAST_RESORT_FIELD_NUMBER: _ClassVar[int]
     job: str
     when: When
     cut: Cut
@@ -678,7 +751,13 @@ class JobPolicy(_message.Message):
     least_s: float
     most_s: float
     set_unix_s: float
-    def __init__(self, job: _Optional[str] = ..., when: _Optional[_Union[When, str]] = ..., cut: _Optional[_Union[Cut, str]] = ..., interval_s: _Optional[float] = ..., interval_steps: _Optional[int] = ..., mtbf_s: _Optional[float] = ..., budget: _Optional[float] = ..., least_s: _Optional[float] = ..., most_s: _Optional[float] = ..., set_unix_s: _Optional[float] = ...) -> None: ...
+    on_failure: OnFailure
+    tries: int
+    grace_s: float
+    wait_s: float
+    hung: float
+    last_resort: LastResort
+    def __init__(self, job: _Optional[str] = ..., when: _Optional[_Union[When, str]] = ..., cut: _Optional[_Union[Cut, str]] = ..., interval_s: _Optional[float] = ..., interval_steps: _Optional[int] = ..., mtbf_s: _Optional[float] = ..., budget: _Optional[float] = ..., least_s: _Optional[float] = ..., most_s: _Optional[float] = ..., set_unix_s: _Optional[float] = ..., on_failure: _Optional[_Union[OnFailure, str]] = ..., tries: _Optional[int] = ..., grace_s: _Optional[float] = ..., wait_s: _Optional[float] = ..., hung: _Optional[float] = ..., last_resort: _Optional[_Union[LastResort, str]] = ...) -> None: ...
 
 class NodeHistory(_message.Message):
     __slots__ = ("node", "watched_s", "failures")

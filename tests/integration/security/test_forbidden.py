@@ -69,6 +69,7 @@ REQUESTS = {
     "ReadLogs": "ReadLogsRequest",
     "SetPolicy": "SetPolicyRequest",
     "GetPolicy": "GetPolicyRequest",
+    "GetStory": "GetStoryRequest",
 }
 ACTS = ("Checkpoint", "Restore", "Abort", "ReadLogs", "SetPolicy")
 

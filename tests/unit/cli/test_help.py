@@ -116,8 +116,8 @@ def sample(option: click.Option) -> str:
         return str(option.type.choices[-1])
     if isinstance(option.type, click.Path):
         return "/etc/hostname" if option.type.file_okay else "/"
-    if isinstance(option.type, click.IntRange):
-        return "1"
+    if isinstance(option.type, click.IntRange | click.FloatRange):
+        return "2"
     return {"phase=duration": "dump=60s", "duration": "7s", "integer": "7", "percentage": "2%"}.get(
         option.type.name, "policy_s=7s" if option.name == "policy" else "words"
     )

@@ -19,7 +19,15 @@ def reply() -> pb.PolicyReply:
     )  # fmt: skip
     made.policy.CopyFrom(
         records.JobPolicy(
-            job="llm", when=records.WHEN_AUTO, cut=records.CUT_STEP, mtbf_s=43_200, budget=0.02
+            job="llm",
+            when=records.WHEN_AUTO,
+            cut=records.CUT_STEP,
+            mtbf_s=43_200,
+            budget=0.02,
+            on_failure=records.ON_FAILURE_RESTORE,
+            last_resort=records.LAST_RESORT_STOP,
+            tries=3,
+            wait_s=600,
         )
     )
     made.history.CopyFrom(records.JobHistory(job="llm", watched_s=86_400, failures=1))
@@ -36,6 +44,17 @@ def reply() -> pb.PolicyReply:
         ("--auto --mtbf 1h --least 2m --most 1h", {"least_s": 120.0, "most_s": 3_600.0}),
         ("--every 1m --cut freeze", {"cut": records.CUT_FREEZE}),
         ("--off", {"when": records.WHEN_NEVER}),
+        (
+            "--off --on-failure restore --hung 20 --wait 1h --tries 5 --last-resort cold-start",
+            {
+                "on_failure": records.ON_FAILURE_RESTORE,
+                "hung": 20.0,
+                "wait_s": 3_600.0,
+                "grace_s": 5.0,
+                "tries": 5,
+                "last_resort": records.LAST_RESORT_COLD_START,
+            },
+        ),
     ],
 )
 def test_what_options_ask_for(
@@ -69,6 +88,9 @@ def test_options_may_come_from_a_file(cli: Cli, operator: FakeOperator, tmp_path
         ("--auto --mtbf 1h --budget 100%", "below 100"),
         ("--every 0s", "above zero"),
         ("--every-steps 0", "--every-steps"),
+        ("--every 1m --hung 20 --tries 2", "--tries, --hung means nothing without --on-failure"),
+        ("--every 1m --on-failure restore --hung 1", "--hung"),
+        ("--on-failure restore", "once when"),
     ],
 )
 def test_what_makes_no_sense(cli: Cli, words: str, told: str) -> None:
@@ -83,9 +105,25 @@ def test_the_numbers_behind_it(cli: Cli, operator: FakeOperator) -> None:
     assert "llm: auto, at most 0.02 of its time" in shown
     assert "next: in 5 m 0 s" in shown
     assert "Daly" not in shown
+    assert "on failure: its last good snapshot is restored; an older one after 3 tries" in shown
     explained = cli("policy", "llm", "--explain").out
     for words in ("15 m 25 s", "Young", "3 h 6 m", "2 h 0 m", "node-7", "expected 12 h 0 m before"):
         assert words in explained
     told = cli("policy", "llm", "-o", "json").json
     assert told["policy"]["when"] == "auto"
     assert told["history"]["nodes"][0] == {"node": "node-7", "watched_s": 3600.0, "failures": 4}
+
+
+def test_the_story_of_a_job(cli: Cli, operator: FakeOperator) -> None:
+    told = pb.StoryReply()
+    told.recovery.CopyFrom(
+        records.JobRecovery(job="llm", state=records.RECOVERY_STATE_WAITING, why="node-2 is lost")
+    )
+    told.lines.add(unix_s=1_796_030_000.0, text="the run has ended at step 40: node-2 is lost")
+    told.lines.add(unix_s=1_796_030_009.0, text="waits for nodes")
+    operator.replies["GetStory"] = told
+    shown = cli("story", "llm").out
+    assert "the run has ended at step 40: node-2 is lost" in shown
+    assert "recovery is WAITING" in shown
+    lines = cli("story", "llm", "-o", "json").json["lines"]
+    assert [line["unix_s"] for line in lines] == [1_796_030_000.0, 1_796_030_009.0]

@@ -1,0 +1,211 @@
+"""What a leader does by itself for jobs whose runs have ended; see `recovery` for the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from coordinator.core import events
+from coordinator.core.cluster import ATTACHED, LEFT, Cluster, Job
+from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery
+from coordinator.core.errors import AllstopError
+from coordinator.core.failures import failure_of
+from coordinator.core.job_policy import JobPolicy, JobRecovery, OnFailure
+from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, WorkerState
+from coordinator.core.recovery import Ask, Recovery, Standing
+from coordinator.core.running import Running
+
+
+@dataclass
+class _Clock:
+    """The steps of one job, as they were seen."""
+
+    step: int = -1
+    at: float = 0.0
+
+
+class Recovering:
+    """Recoveries by job; the caller looks about once a second."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        running: Running,
+        note: Callable[[str], None],
+        usual_s: Callable[[str], float],
+    ) -> None:
+        """`usual_s`: of a step of a job; 0 while not known."""
+        self._cluster = cluster
+        self._running = running
+        self._note = note
+        self._jobs: dict[str, Recovery] = {}
+        self._clocks: dict[str, _Clock] = {}
+        self._usual_s = usual_s
+        self._unix_less_now = 0.0
+
+    def adopt(
+        self,
+        policies: Iterable[JobPolicy],
+        records: Iterable[JobRecovery],
+        unix_less_now: float,
+        now: float,
+    ) -> None:
+        """Take over what the store holds; `unix_less_now`: the wall clock's lead over ours."""
+        self._unix_less_now = unix_less_now
+        kept = {record.job: record for record in records}
+        for policy in policies:
+            record = kept.get(policy.job, JobRecovery(policy.job))
+            self._jobs[policy.job] = self._made(record, policy, now)
+
+    def _made(self, record: JobRecovery, policy: JobPolicy, now: float) -> Recovery:
+        return Recovery(record, policy, began=now, unix_less_now=self._unix_less_now)
+
+    def changed(self, policy: JobPolicy, now: float) -> None:
+        """An operator has set a policy; what was given up before is begun anew by it."""
+        known = self._jobs.get(policy.job)
+        record = known.record if known is not None else JobRecovery(policy.job)
+        self._jobs[policy.job] = self._made(record, policy, now)
+
+    def record(self, job: str) -> JobRecovery:
+        """Where the recovery of a job stands."""
+        known = self._jobs.get(job)
+        return known.record if known is not None else JobRecovery(job)
+
+    # -- what is told ----------------------------------------------------------------------------
+
+    def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
+        """A snapshot is what later recoveries go back to; a stop is no failure."""
+        known = self._active(record.job)
+        if known is None or record.state is not AttemptState.COMMITTED:
+            return []
+        known.committed()
+        if record.stop:
+            known.stopped(f"it was stopped by {record.attempt}", now)
+        return self._kept(known)
+
+    def restore_begun(self, event: events.RestoreRequested, now: float) -> list[Command]:
+        """A restore of the job is on its way."""
+        known = self._active(event.job)
+        if known is None or not event.cause:
+            return []
+        known.restore_begun(event.snapshot.snapshot, now)
+        return self._kept(known)
+
+    def restore_refused(
+        self, event: events.RestoreRequested, error: AllstopError, now: float
+    ) -> None:
+        """What this asked for itself was refused."""
+        known = self._active(event.job)
+        if known is not None and event.cause:
+            known.refused(failure_of(error), now)
+
+    def unready(self, event: events.RestoreUnready, now: float) -> list[Command]:
+        """What a restore needs could not even be read."""
+        known = self._active(event.job)
+        if known is None:
+            return []
+        known.refused(event.failure, now)
+        return self._carried(known, known.moves)
+
+    def restore_ended(self, record: RestoreRecord, now: float) -> list[Command]:
+        """Whoever asked for it."""
+        known = self._active(record.job)
+        if known is None:
+            return []
+        known.restored(record, now)
+        return self._kept(known)
+
+    def look(self, now: float) -> list[Command]:
+        """See how every job stands, and do what follows."""
+        commands: list[Command] = []
+        for name, known in self._jobs.items():
+            job = self._cluster.jobs.get(name)
+            if job is None or known.policy.on_failure is not OnFailure.RESTORE:
+                continue
+            standing = self._standing(job, now)
+            if not standing.whole and (now < job.sure_at or job.beginning):
+                continue  # who is not here may be on its way
+            commands += self._carried(known, known.look(standing, now))
+        return commands
+
+    # -- pieces ----------------------------------------------------------------------------------
+
+    def _active(self, job: str) -> Recovery | None:
+        known = self._jobs.get(job)
+        active = known is not None and known.policy.on_failure is OnFailure.RESTORE
+        return known if active else None
+
+    def _carried(self, known: Recovery, moves: Iterable[object]) -> list[Command]:
+        commands: list[Command] = []
+        for move in list(moves):
+            if isinstance(move, Ask):
+                name = known.record.job
+                commands.append(AskRestore(name, move.skip, move.cause, move.scratch))
+            else:
+                commands += self._ended(known.record.job)
+        known.moves = []
+        return commands + self._kept(known)
+
+    def _kept(self, known: Recovery) -> list[Command]:
+        if not known.changed:
+            return []
+        known.changed = False
+        self._note(f"recovery of job {known.record.job}: {known.record.story[-1:]}")
+        return [KeepRecovery(known.record)]
+
+    def _ended(self, name: str) -> list[Command]:
+        """Whatever of a job that is given up still lives is ended."""
+        by_node: dict[str, list[WorkerState]] = {}
+        for (node, _), state in self._cluster.of_job(name).items():
+            by_node.setdefault(node, []).append(state)
+        reason = "the job's recovery was given up"
+        return [FenceWorkers(node, reason, tuple(states)) for node, states in by_node.items()]
+
+    def _standing(self, job: Job, now: float) -> Standing:
+        alive = self._cluster.alive(job)
+        crashed, gone, ended, left = [], [], 0, 0
+        here = {state.worker for state in alive if state.state != "faulted"}
+        for worker in range(job.workers):
+            if worker in here:
+                continue
+            at = job.places.get(worker, "")
+            node = self._cluster.nodes.get(at)
+            state = node.workers.get((job.name, worker)) if node is not None else None
+            if node is not None and node.state != ATTACHED:
+                gone.append(f"worker {worker}: {at} is {node.state}, {node.reason}")
+                left += node.state == LEFT
+            elif state is None or state.incarnation != job.incarnation:
+                gone.append(f"worker {worker} is on no node")
+            elif state.state == "exited" and state.exit_code == 0:
+                ended += 1
+            else:
+                how = "is faulted" if state.state == "faulted" else _code(state.exit_code)
+                crashed.append(f"worker {worker} on {at} {how}")
+        whole = bool(here) and len(here) == job.workers
+        step = max((rank.boundary for state in alive for rank in state.ranks), default=0)
+        busy = bool(self._running.of_job(job.name)) or job.beginning
+        return Standing(
+            busy=busy,
+            whole=whole,
+            workers=job.workers,
+            crashed=tuple(crashed),
+            gone=tuple(gone),
+            ended=ended,
+            on_purpose=not here and not crashed and bool(gone) and left == len(gone),
+            step=step,
+            still_s=self._still_s(job.name, step, now, moves=whole and not busy),
+            usual_s=self._usual_s(job.name),
+            nodes=sum(node.state == ATTACHED for node in self._cluster.nodes.values()),
+        )
+
+    def _still_s(self, job: str, step: int, now: float, *, moves: bool) -> float:
+        clock = self._clocks.setdefault(job, _Clock(at=now))
+        if step != clock.step or not moves:
+            clock.step, clock.at = step, now
+        return now - clock.at
+
+
+def _code(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"was ended by signal {-exit_code}"
+    return f"ended with exit code {exit_code}"

@@ -1,0 +1,293 @@
+"""One job's way back after its run has ended: what is tried, and when it is given up.
+
+    UNSEEN      the job was seen whole                              -> WATCHING
+    WATCHING    the run has failed, and surely so: ask              -> RECOVERING
+                it ended by itself, or was stopped                  -> FINISHED
+    RECOVERING  it was restored                                     -> WATCHING
+                failed: again, later; too often: an older snapshot
+                no nodes can take it                                -> WAITING
+                no snapshot is left, and no last resort             -> GIVEN_UP
+    WAITING     nodes came: ask                                     (-> RECOVERING, as it begins)
+                none came in time, and no last resort               -> GIVEN_UP
+    any         it is whole again, whoever did that                 -> WATCHING
+
+Looked at about once a second with how the job stands (`Standing`), and told of its own restores.
+Everything it decides is a line of the job's story. Times are monotonic seconds of the caller;
+`unix_s` beside them is for the story alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from coordinator.core.job_policy import (
+    JobPolicy,
+    JobRecovery,
+    LastResort,
+    OnFailure,
+    RecoveryState,
+    StoryLine,
+)
+from coordinator.core.model import Failure, RestoreRecord, RestoreState
+
+S = RecoveryState
+SETTLE_S = 1.0  # after a crash, for the others that died of it to be told
+RETRY_S = 1.0
+RETRY_S_MAX = 60.0
+NODES_S = 5.0  # between two looks for nodes
+UNANSWERED_S = 60.0  # a restore that was asked for has begun or was refused by then
+HUNG_S_MIN = 30.0
+STORY_LINES = 100
+SKIPPED_MAX = 100
+NO_NODES = frozenset({"NoPlan", "OldRunUnseen", "NotReady"})
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a job stands at one look."""
+
+    busy: bool = False  # an attempt or a restore has it
+    whole: bool = False  # every worker lives and is in reach
+    workers: int = 0
+    crashed: tuple[str, ...] = ()  # workers that ended with another code than 0, in words
+    gone: tuple[str, ...] = ()  # workers out of reach, or nowhere, in words
+    ended: int = 0  # workers that ended with 0
+    on_purpose: bool = False  # whoever is not there was ended by whoever runs its shim
+    step: int = 0
+    still_s: float = 0.0  # since the last step; 0 while nobody knows
+    usual_s: float = 0.0  # of a step; 0: not known
+    nodes: int = 0  # that are in reach
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Hand in a request for a restore of the newest snapshot that is not among `skip`."""
+
+    skip: tuple[str, ...]
+    cause: str
+    scratch: bool = False  # start the job's commands from scratch
+
+
+@dataclass(frozen=True)
+class End:
+    """End what is left of the job."""
+
+    reason: str
+
+
+Move = Ask | End
+
+
+@dataclass
+class Recovery:
+    """The recovery of one job; `record` is what outlives the leader."""
+
+    record: JobRecovery
+    policy: JobPolicy
+    changed: bool = False  # the record is to be kept
+    moves: list[Move] = field(default_factory=list)
+    step: int = 0  # seen last while it ran
+    doubt_since: float | None = None
+    began: float = 0.0  # of this recovery
+    not_before: float = 0.0
+    asked_at: float | None = None
+    delays: int = 0
+    nodes: int = 0
+    scratch: int = 0  # starts from scratch that were tried
+    unix_less_now: float = 0.0
+
+    # -- what is told ----------------------------------------------------------------------------
+
+    def look(self, standing: Standing, now: float) -> list[Move]:
+        """See how the job stands; returns what is to be done, at most one thing."""
+        self.moves = []
+        if self.policy.on_failure is OnFailure.RESTORE:
+            _LOOKS[self.record.state](self, standing, now)
+        self.nodes = standing.nodes
+        if standing.whole and not standing.busy:
+            self.step = standing.step
+        return self.moves
+
+    def stopped(self, how: str, now: float) -> None:
+        """The job has been stopped on purpose."""
+        if self.record.state is not S.FINISHED:
+            self._move(S.FINISHED, how, now)
+
+    def committed(self) -> None:
+        """The job got as far as another snapshot: what went wrong before is over."""
+        if self.record.tries or self.record.crashes or self.record.skipped:
+            self._keep(tries=0, crashes=0, skipped=())
+        self.scratch = 0
+
+    def restore_begun(self, snapshot: str, now: float) -> None:
+        """The restore that was asked for has begun."""
+        self._keep(snapshot=snapshot)
+        if self.record.state is not S.RECOVERING:
+            self._move(S.RECOVERING, f"{snapshot} is restored", now)
+
+    def refused(self, failure: Failure, now: float) -> None:
+        """The restore that was asked for was refused; nothing was changed."""
+        if self.record.state not in (S.RECOVERING, S.WAITING):
+            return
+        self.asked_at = None
+        if failure.kind == "NotFound":
+            self._last_resort(f"there is no snapshot left to restore: {failure.what}", now)
+        elif failure.kind in NO_NODES:
+            if self.record.state is not S.WAITING:
+                told = f"waits for nodes, {self.policy.wait_s:g} s at most: {failure.what}"
+                self._move(S.WAITING, told, now)
+            self.not_before = now + NODES_S
+        else:
+            self._again(now)
+
+    def restored(self, record: RestoreRecord, now: float) -> None:
+        """A restore of the job has ended; whoever asked for it."""
+        self.asked_at = None
+        if record.state is RestoreState.RUNNING:
+            what = "was started from scratch" if record.cold else f"runs from {record.snapshot}"
+            self._keep(snapshot=record.snapshot)
+            if self.record.state is not S.WATCHING:
+                self._move(S.WATCHING, f"the job {what} ({record.restore})", now)
+            return
+        if self.record.state is not S.RECOVERING:
+            return
+        why = record.failure.what if record.failure is not None else record.reason
+        tries = self.record.tries + 1
+        self._keep(tries=tries)
+        self._tell(f"{record.restore} failed, try {tries} of {self.policy.tries}: {why}", now)
+        if tries >= self.policy.tries:
+            self._skip(record.snapshot, now)
+        self._again(now)
+
+    # -- looks, by state -------------------------------------------------------------------------
+
+    def _unseen(self, standing: Standing, now: float) -> None:
+        if standing.whole:
+            self._move(S.WATCHING, "the job runs and is watched", now)
+
+    def _watching(self, standing: Standing, now: float) -> None:
+        if standing.busy:
+            return
+        if standing.whole:
+            self.doubt_since = None
+            self._look_for_hung(standing, now)
+            return
+        if standing.workers and standing.ended == standing.workers:
+            self._move(S.FINISHED, "all workers ended with exit code 0", now)
+            return
+        if standing.on_purpose:
+            self._move(S.FINISHED, "its shims were told to end", now)
+            return
+        trouble = standing.crashed or standing.gone
+        if not trouble:
+            return  # some have ended well, and the others are about to
+        self.doubt_since = now if self.doubt_since is None else self.doubt_since
+        patience_s = SETTLE_S if standing.crashed else self.policy.grace_s
+        if now - self.doubt_since >= patience_s:
+            self._fail("; ".join((*standing.crashed, *standing.gone)), standing, now)
+
+    def _look_for_hung(self, standing: Standing, now: float) -> None:
+        if not self.policy.hung or not standing.usual_s:
+            return
+        if standing.still_s > max(HUNG_S_MIN, self.policy.hung * standing.usual_s):
+            told = f"no step for {standing.still_s:.0f} s, usually one in {standing.usual_s:.1f} s"
+            self._fail(told, standing, now)
+
+    def _recovering(self, standing: Standing, now: float) -> None:
+        if standing.busy:
+            self.asked_at = None
+            return
+        if standing.whole and self.asked_at is None:
+            self._move(S.WATCHING, "the job is whole again by itself", now)
+            return
+        if self.asked_at is not None and now - self.asked_at < UNANSWERED_S:
+            return
+        if now >= self.not_before:
+            self._ask(now)
+
+    def _waiting(self, standing: Standing, now: float) -> None:
+        if standing.whole and not standing.busy:
+            self._move(S.WATCHING, "the job is whole again by itself", now)
+            return
+        if standing.busy:
+            return
+        if now - self.began > self.policy.wait_s:
+            self._last_resort(f"no nodes that can take it within {self.policy.wait_s:g} s", now)
+            return
+        asked = self.asked_at is not None and now - self.asked_at < UNANSWERED_S
+        if not asked and (now >= self.not_before or standing.nodes > self.nodes):
+            self._ask(now)
+
+    def _ended(self, standing: Standing, now: float) -> None:
+        if standing.whole and not standing.busy:
+            self._keep(tries=0, crashes=0, skipped=())
+            self.scratch = 0
+            self._move(S.WATCHING, "the job runs again and is watched", now)
+
+    # -- what follows ----------------------------------------------------------------------------
+
+    def _fail(self, why: str, standing: Standing, now: float) -> None:
+        """The run is over: count it, and ask for a restore."""
+        self.began, self.not_before, self.delays = now, now, 0
+        again = self.record.crashes and self.record.crash_step == self.step
+        crashes = self.record.crashes + 1 if again else 1
+        self._keep(crashes=crashes, crash_step=self.step, why=why)
+        self._move(S.RECOVERING, f"the run has ended at step {self.step}: {why}", now)
+        if crashes >= self.policy.tries and self.record.snapshot:
+            self._tell(f"it has ended {crashes} times at step {self.step}", now)
+            self._skip(self.record.snapshot, now)
+        self._ask(now)
+
+    def _skip(self, snapshot: str, now: float) -> None:
+        if snapshot and snapshot not in self.record.skipped:
+            self._tell(f"{snapshot} is left behind; an older one is tried", now)
+            skipped = (*self.record.skipped, snapshot)[-SKIPPED_MAX:]
+            self._keep(skipped=skipped, tries=0, crashes=0)
+
+    def _ask(self, now: float) -> None:
+        self.asked_at = now
+        self.moves.append(Ask(self.record.skipped, self.record.why))
+
+    def _again(self, now: float) -> None:
+        self.not_before = now + min(RETRY_S_MAX, RETRY_S * 2 ** min(self.delays, 10))
+        self.delays += 1
+
+    def _last_resort(self, why: str, now: float) -> None:
+        cold = self.policy.last_resort is LastResort.COLD_START
+        if cold and self.scratch < self.policy.tries:
+            self.scratch += 1
+            self._move(S.RECOVERING, f"{why}: it is started from scratch", now)
+            self.asked_at, self.not_before = now, now + UNANSWERED_S
+            self.moves.append(Ask((), self.record.why, scratch=True))
+            return
+        self._move(S.GIVEN_UP, f"given up, {why}", now)
+        self.moves.append(End(f"its recovery was given up: {why}"))
+
+    # -- the record ------------------------------------------------------------------------------
+
+    def _move(self, state: RecoveryState, text: str, now: float) -> None:
+        self._keep(state=state)
+        if state is not S.RECOVERING:
+            self.doubt_since = None
+        if state in (S.WATCHING, S.FINISHED):
+            self._keep(why="")
+        self._tell(text, now)
+
+    def _tell(self, text: str, now: float) -> None:
+        line = StoryLine(max(0.0, self.unix_less_now + now), text)
+        self._keep(story=(*self.record.story, line)[-STORY_LINES:])
+
+    def _keep(self, **fields: object) -> None:
+        self.record = replace(self.record, **fields)  # type: ignore[arg-type]
+        self.changed = True
+
+
+_LOOKS: Mapping[RecoveryState, Callable[[Recovery, Standing, float], None]] = {
+    S.UNSEEN: Recovery._unseen,
+    S.WATCHING: Recovery._watching,
+    S.RECOVERING: Recovery._recovering,
+    S.WAITING: Recovery._waiting,
+    S.GIVEN_UP: Recovery._ended,
+    S.FINISHED: Recovery._ended,
+}

@@ -1,0 +1,108 @@
+"""What a leader does without being asked: checkpoints that are due, jobs that are brought back.
+
+It only asks: what comes of it goes through admission like any operator's request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from coordinator.core import events
+from coordinator.core.cluster import Cluster
+from coordinator.core.commands import Command
+from coordinator.core.errors import AllstopError
+from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
+from coordinator.core.model import AttemptRecord, RestoreRecord, RestoreState
+from coordinator.core.recovering import Recovering
+from coordinator.core.running import Running
+from coordinator.core.schedule import Explanation
+from coordinator.core.scheduling import Scheduling
+
+
+class StandingOrders:
+    """Schedules and recoveries of all jobs, looked at about once a second."""
+
+    def __init__(self, cluster: Cluster, running: Running, note: Callable[[str], None]) -> None:
+        self._scheduling = Scheduling(cluster, running, note)
+        self._recovering = Recovering(cluster, running, note, self._scheduling.usual_s)
+
+    def adopt(
+        self,
+        policies: Sequence[JobPolicy],
+        histories: Iterable[JobHistory],
+        recoveries: Iterable[JobRecovery],
+        ended: Sequence[AttemptRecord | RestoreRecord],
+        *,
+        unix_s: float,
+        now: float,
+    ) -> None:
+        """Take over what the store holds; `ended`: attempts and restores that have."""
+        attempts = [each for each in ended if isinstance(each, AttemptRecord)]
+        restores = [each for each in ended if isinstance(each, RestoreRecord)]
+        self._scheduling.adopt(policies, histories, attempts, restores, now)
+        self._recovering.adopt(policies, recoveries, max(0.0, unix_s - now), now)
+
+    def saved_before(self, job: str, ago_s: float, now: float) -> None:
+        """How long ago the newest snapshot of a job was committed."""
+        self._scheduling.saved_before(job, ago_s, now)
+
+    def look(self, now: float) -> list[Command]:
+        """What is due by the clock alone, or by how the jobs stand."""
+        if not self._scheduling.time_to_look(now):
+            return []
+        return self._scheduling.look(now) + self._recovering.look(now)
+
+    def next_wakeup(self) -> float | None:
+        """When to look again; None while nothing is to be done by itself."""
+        return self._scheduling.next_wakeup()
+
+    # -- what is told ----------------------------------------------------------------------------
+
+    def policy_changed(self, event: events.PolicyChanged, now: float) -> None:
+        """An operator has set a policy."""
+        self._scheduling.changed(event)
+        self._recovering.changed(event.policy, now)
+
+    def checkpoint_refused(self, event: events.CheckpointRequested, now: float) -> None:
+        """Whoever asked for it."""
+        self._scheduling.refused(event, now)
+
+    def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
+        """Whoever asked for it."""
+        counted = self._scheduling.attempt_ended(record, now)
+        return counted + self._recovering.attempt_ended(record, now)
+
+    def restore_admitted(self, event: events.RestoreRequested, now: float) -> list[Command]:
+        """A restore is about to begin; called while the places of the old run are still known."""
+        counted = self._scheduling.over(event.job)
+        return counted + self._recovering.restore_begun(event, now)
+
+    def restore_refused(
+        self, event: events.RestoreRequested, error: AllstopError, now: float
+    ) -> None:
+        """Whoever asked for it."""
+        self._recovering.restore_refused(event, error, now)
+
+    def restore_unready(self, event: events.RestoreUnready, now: float) -> list[Command]:
+        """What a restore needs could not even be read."""
+        return self._recovering.unready(event, now)
+
+    def restore_ended(self, record: RestoreRecord, now: float) -> list[Command]:
+        """Whoever asked for it."""
+        if record.state is RestoreState.RUNNING:
+            self._scheduling.restore_ended(record)
+        return self._recovering.restore_ended(record, now)
+
+    def run_begins(self, job: str) -> list[Command]:
+        """A job is started anew; called while the places of the old run are still known."""
+        return self._scheduling.over(job)
+
+    # -- questions -------------------------------------------------------------------------------
+
+    def recovery(self, job: str) -> JobRecovery:
+        """Where the recovery of a job stands, and its story."""
+        return self._recovering.record(job)
+
+    def explain(self, job: str, policy: JobPolicy | None, now: float) -> Explanation:
+        """When the next checkpoint of a job is due, and why; or would be, by `policy`."""
+        return self._scheduling.explain(job, policy, now)

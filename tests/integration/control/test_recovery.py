@@ -1,0 +1,104 @@
+"""A job that comes back by itself, over real gRPC: lost nodes, crashes, waiting, and its story."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from coordinator.api.values import Story
+from coordinator.core.job_policy import JobPolicy, OnFailure, RecoveryState
+from coordinator.core.model import RestoreState
+from tests.support.cluster import Cluster, cluster, follow
+from tests.support.fake_shim import FakeShim, attached
+
+POLICY = JobPolicy("llm", on_failure=OnFailure.RESTORE, grace_s=1.0, wait_s=30.0)
+PATIENCE_S = 30.0
+Answer = TypeVar("Answer")
+
+
+async def until(ask: Callable[[], Awaitable[Answer]], wanted: Callable[[Answer], bool]) -> Answer:
+    """Ask until the answer is as wanted."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            if wanted(answer := await ask()):
+                return answer
+            await asyncio.sleep(0.05)
+
+
+async def told(case: Cluster, *words: str) -> Story:
+    """Wait until the story has all these words."""
+
+    def has(story: Story) -> bool:
+        text = " ".join(line.text for line in story.lines)
+        return all(word in text for word in words)
+
+    return await until(lambda: case.client.story("llm"), has)
+
+
+async def saved(case: Cluster) -> None:
+    await case.client.set_policy(POLICY)
+    await told(case, "is watched")
+    assert (await follow(case.client.checkpoint("llm"))).error is None
+
+
+def places(shims: list[FakeShim]) -> dict[str, list[int]]:
+    return {shim.node: [worker for _, worker in shim.workers] for shim in shims}
+
+
+async def test_a_lost_node_is_replaced_and_the_story_says_so() -> None:
+    async with cluster(2, spares=1) as case:
+        await saved(case)
+        case.shims[1].vanish()
+        story = await told(case, "the run has ended at step", "runs from")
+        assert story.recovery.state is RecoveryState.WATCHING
+        (job,) = await case.client.jobs()
+        assert (job.state, job.nodes) == ("running", ("node-0", "node-2"))
+        shown = await case.client.show(job.job.latest)
+        assert shown.snapshot is not None
+        stored = await case.coordinator.store.load()
+        (kept,) = stored.recoveries
+        assert kept == story.recovery
+        texts = [line.text for line in story.lines]
+        assert texts == sorted(texts, key=lambda text: story.lines[texts.index(text)].unix_s)
+        restores = [text for text in texts if text.startswith("restore ")]
+        assert len(restores) == 1
+        assert "node-1 is lost" in restores[0]
+
+
+async def test_a_spare_that_comes_later_is_taken_the_moment_it_is_there() -> None:
+    async with cluster(2) as case:
+        await saved(case)
+        case.shims[1].vanish()
+        story = await told(case, "waits for nodes")
+        assert story.recovery.state is RecoveryState.WAITING
+        async with attached(case.address, 0, spares=1, first=7) as (spare,):
+            story = await told(case, "runs from")
+            assert story.recovery.state is RecoveryState.WATCHING
+            assert [worker for _, worker in spare.workers] == [1]
+
+
+async def test_a_crash_is_recovered_from_where_it_happened() -> None:
+    async with cluster(2) as case:
+        await saved(case)
+        await case.shims[1].exit_worker("llm", 1, 3)
+        story = await told(case, "ended with exit code 3", "runs from")
+        assert story.recovery.state is RecoveryState.WATCHING
+        assert places(case.shims) == {"node-0": [0], "node-1": [1]}
+        answer = await case.client.policy("llm")
+        assert answer.history.failures == 1
+
+
+async def test_without_a_snapshot_it_is_given_up_and_what_is_left_is_ended() -> None:
+    async with cluster(2) as case:
+        await case.client.set_policy(replace(POLICY, wait_s=1.0))
+        await told(case, "is watched")
+        await case.shims[1].exit_worker("llm", 1, 1)
+        story = await told(case, "given up, there is no snapshot left")
+        assert story.recovery.state is RecoveryState.GIVEN_UP
+        await until(case.client.jobs, lambda jobs: not case.shims[0].workers)
+        assert not any(
+            record.state is RestoreState.RUNNING
+            for record in case.coordinator.reign.control.restores()
+        )

@@ -1,0 +1,342 @@
+"""A job's way back by itself: the whole core over time, with nodes, a store and restores."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from coordinator.core import commands, events
+from coordinator.core.errors import NotFound
+from coordinator.core.failures import failure_of
+from coordinator.core.job_policy import JobPolicy, LastResort, OnFailure, RecoveryState
+from coordinator.core.model import AttemptState, Phase, RestoreState
+from tests.support.core_checks import answer_until, two_and_a_spare, until
+from tests.support.core_shims import Node, facts
+from tests.support.core_world import World
+
+POLICY = JobPolicy("llm", on_failure=OnFailure.RESTORE, tries=2, wait_s=60.0)
+S = RecoveryState
+
+
+@pytest.fixture
+def world() -> World:
+    """A job of two workers with a snapshot, a spare, and the policy."""
+    made = two_and_a_spare()
+    made.event(events.PolicyChanged(POLICY))
+    made.tick(2.0)
+    made.checkpoint("llm", "a1")
+    made.settle()
+    return made
+
+
+def recovery(world: World) -> S:
+    return world.control.recovery("llm").state
+
+
+def story(world: World) -> str:
+    return " | ".join(line.text for line in world.control.recovery("llm").story)
+
+
+def serve(world: World) -> commands.AskRestore:
+    """What the server does when a restore is wanted: the newest snapshot that is not skipped."""
+    (asked,) = world.wanted
+    world.wanted.clear()
+    left = [name for name in world.snapshots if name not in asked.skip]
+    if not left:
+        gone = failure_of(NotFound("job llm has no snapshot"))
+        world.event(events.RestoreUnready("llm", gone))
+        return asked
+    name = f"r{len(world.restores) + 1}-{world.now:.0f}"
+    world.event(
+        events.RestoreRequested(
+            "llm", name, world.snapshots[left[-1]], 0.0, 1000.0 + world.now,
+            tuple(n.facts for n in world.nodes.values() if n.attached),
+            cause=asked.cause, scratch=asked.scratch,
+        )
+    )  # fmt: skip
+    return asked
+
+
+def run_on(world: World, step: int) -> None:
+    """The ranks take steps, and tell."""
+    for node in world.nodes.values():
+        for worker in node.workers.values():
+            worker.boundaries = dict.fromkeys(worker.boundaries, step)
+        if node.attached:
+            world.report(node.name)
+
+
+def crash(world: World, name: str = "node-2", code: int = 1) -> None:
+    """The worker on a node ends."""
+    node = world.nodes[name]
+    for (job, number), worker in list(node.workers.items()):
+        world.event(events.WorkerExited(name, job, number, worker.incarnation, code))
+        node.workers.pop((job, number))
+
+
+def test_a_lost_node_is_replaced_by_itself(world: World) -> None:
+    world.lose("node-2")
+    world.tick(POLICY.grace_s - 2.0)
+    assert not world.wanted
+    world.tick(4.0)
+    asked = serve(world)
+    assert "node-2 is lost" in asked.cause
+    world.settle()
+    (record,) = world.control.restores()
+    assert record.state is RestoreState.RUNNING
+    assert "node-2 is lost" in record.cause
+    world.tick(3.0)
+    assert recovery(world) is S.WATCHING
+    assert not world.wanted
+    assert "the run has ended" in story(world)
+    assert f"runs from a1 ({record.restore})" in story(world)
+    assert world.recoveries["llm"] == world.control.recovery("llm")
+
+
+def test_a_node_that_comes_back_in_time_is_not_replaced(world: World) -> None:
+    world.lose("node-2")
+    world.tick(POLICY.grace_s - 2.0)
+    world.attach("node-2")
+    world.tick(30.0)
+    assert not world.wanted
+
+
+def test_a_crash_is_answered_at_once(world: World) -> None:
+    crash(world, code=-11)
+    world.tick(2.5)
+    assert "worker 1 on node-2 was ended by signal 11" in serve(world).cause
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+
+
+def test_two_nodes_lost_within_a_second_are_one_recovery(world: World) -> None:
+    world.node(Node(facts("node-4")))
+    world.lose("node-1")
+    world.tick(0.5)
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    asked = serve(world)
+    assert "node-1" in asked.cause
+    assert "node-2" in asked.cause
+    # nobody of the run is in reach: it may go on where nobody sees it, so nothing is restored
+    assert recovery(world) is S.WAITING
+    assert "waits for nodes" in story(world)
+    world.attach("node-1")
+    world.tick(7.0)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+
+
+@pytest.mark.parametrize("phase", [Phase.FETCH, Phase.CLEAR, Phase.RESTORE, Phase.RELEASE])
+def test_a_failure_during_the_recovery_is_recovered_from(world: World, phase: Phase) -> None:
+    world.node(Node(facts("node-4")))
+    crash(world)
+    world.tick(2.5)
+    serve(world)
+    answer_until(world, phase)
+    victim = next(o.node for o in world.orders if o.phase is phase)
+    world.lose(victim)
+    world.settle()
+    world.tick(1.0)
+    for _ in range(12):
+        if world.wanted:
+            serve(world)
+            world.settle()
+        world.tick(5.0)
+        if recovery(world) is S.WATCHING and not world.wanted:
+            break
+    assert recovery(world) is S.WATCHING
+    assert world.control.restores()[-1].state is RestoreState.RUNNING
+
+
+def test_a_failure_during_an_attempt_waits_for_its_undoing(world: World) -> None:
+    until(world, Phase.DUMP, "a2")
+    world.lose("node-2")
+    world.tick(1.0)
+    world.settle()
+    world.tick(POLICY.grace_s + 3.0)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+    assert world.control.restores()[-1].snapshot == "a1"
+
+
+def test_a_job_that_ended_well_is_finished(world: World) -> None:
+    crash(world, "node-1", 0)
+    world.tick(30.0)
+    assert not world.wanted  # the other one is about to
+    crash(world, "node-2", 0)
+    world.tick(2.0)
+    assert recovery(world) is S.FINISHED
+    world.tick(100.0)
+    assert not world.wanted
+
+
+def test_a_job_that_was_stopped_is_finished(world: World) -> None:
+    world.checkpoint("llm", "a2", stop=True)
+    world.settle()
+    for name in ("node-1", "node-2"):
+        crash(world, name, -15)
+    world.tick(30.0)
+    assert recovery(world) is S.FINISHED
+    assert not world.wanted
+
+
+def test_shims_that_are_told_to_end_end_the_job(world: World) -> None:
+    world.lose("node-1", politely=True)
+    world.lose("node-2", politely=True)
+    world.tick(30.0)
+    assert recovery(world) is S.FINISHED
+    assert not world.wanted
+
+
+def test_without_a_spare_it_waits_and_begins_the_moment_one_is_there(world: World) -> None:
+    world.lose("node-3", politely=True)
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    serve(world)
+    assert recovery(world) is S.WAITING
+    world.tick(1.0)
+    world.wanted.clear()
+    world.node(Node(facts("node-5")))
+    world.tick(1.5)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+
+
+def test_nodes_are_not_waited_for_forever(world: World) -> None:
+    world.lose("node-3", politely=True)
+    world.lose("node-2")
+    for _ in range(20):
+        world.tick(5.0)
+        if world.wanted:
+            serve(world)
+    assert recovery(world) is S.GIVEN_UP
+    assert "no nodes that can take it within 60 s" in story(world)
+    assert not world.nodes["node-1"].workers  # what was left of it was ended
+    world.tick(100.0)
+    assert not world.wanted
+
+
+def test_a_crash_loop_leaves_the_poisoned_snapshot_behind(world: World) -> None:
+    run_on(world, 50)
+    world.checkpoint("llm", "a2")
+    world.settle()
+    run_on(world, 60)
+    world.tick(2.0)
+    asked = []
+    for _ in range(3):
+        crash(world)
+        world.tick(5.0)
+        asked.append(serve(world))
+        world.settle()
+        run_on(world, 60)
+        world.tick(2.0)
+    assert [each.skip for each in asked] == [(), ("a2",), ("a2",)]
+    assert "it has ended 2 times at step 60" in story(world)
+    assert "a2 is left behind" in story(world)
+    assert [r.snapshot for r in world.control.restores()] == ["a2", "a1", "a1"]
+    run_on(world, 70)
+    world.checkpoint("llm", "a3")
+    world.settle()
+    assert world.control.recovery("llm").skipped == ()
+
+
+def test_when_no_snapshot_is_left_it_is_given_up(world: World) -> None:
+    for _ in range(4):
+        crash(world)
+        world.tick(5.0)
+        if world.wanted:
+            serve(world)
+            world.settle()
+            world.tick(2.0)
+    assert recovery(world) is S.GIVEN_UP
+    assert "no snapshot left" in story(world)
+
+
+def test_or_started_from_scratch(world: World) -> None:
+    cold = replace(POLICY, last_resort=LastResort.COLD_START)
+    world.event(events.PolicyChanged(cold))
+    world.tick(2.0)
+    for _ in range(4):
+        crash(world)
+        world.tick(5.0)
+        while world.wanted:
+            asked = serve(world)
+            world.settle()
+            world.tick(2.0)
+        if asked.scratch:
+            break
+    assert world.control.restores()[-1].cold
+    assert world.control.restores()[-1].state is RestoreState.RUNNING
+    assert recovery(world) is S.WATCHING
+
+
+def test_hung_is_a_failure_where_the_policy_says_so(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    for step in range(100, 130):
+        run_on(world, step)
+        world.tick(1.0)
+    world.tick(25.0)
+    assert not world.wanted
+    world.tick(10.0)
+    assert re.search(r"no step for 3\d s, usually one in [01]\.\d s", serve(world).cause)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+
+
+def test_a_node_that_returns_after_its_worker_was_moved_is_fenced(world: World) -> None:
+    old = world.nodes["node-2"]
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    serve(world)
+    world.settle()
+    assert old.workers
+    world.attach("node-2")
+    assert not old.workers
+    world.tick(10.0)
+    assert not world.wanted
+
+
+def test_a_new_leader_goes_on_with_it(world: World) -> None:
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    assert world.wanted
+    world.wanted.clear()
+    world.new_leader()
+    world.tick(world.policy.adopt_s - 5.0)
+    assert not world.wanted  # its node may be on its way
+    world.tick(15.0)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+    assert "the run has ended" in story(world)
+
+
+def test_without_the_policy_nothing_is_done(world: World) -> None:
+    world.event(events.PolicyChanged(JobPolicy("llm")))
+    crash(world)
+    world.tick(100.0)
+    assert not world.wanted
+
+
+def test_an_operators_restore_is_not_disturbed(world: World) -> None:
+    crash(world)
+    world.restore("llm", "mine", "a1")
+    world.tick(5.0)
+    assert not world.wanted
+    world.settle()
+    world.tick(5.0)
+    assert not world.wanted
+    assert recovery(world) is S.WATCHING
+    assert world.control.attempt("a1").state is AttemptState.COMMITTED  # type: ignore[union-attr]
