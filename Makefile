@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 JSON   ?=
 ARGS   ?=
+LANES  ?= 2
 MINUTES ?= 10
 SEED   ?=
 SEEDS  ?= 200
@@ -21,7 +22,7 @@ compose-demo: .venv/.stamp ## the same story in containers: 3 etcd, 2 coordinato
 	@$(BIN)/python -m deploy.containers $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
 test: .venv/.stamp tools test-tools ## all tests; those that need root, CRIU, etcd or Chromium skip where that is absent
-	@$(BIN)/python -m pytest --ignore=tests/gpu $(ARGS)
+	@$(BIN)/python -m pytest --ignore=tests/gpu -n $(LANES) $(ARGS)
 
 check: .venv/.stamp check-proto ## style, types, who may import whom, generated code up to date
 	@$(BIN)/ruff check

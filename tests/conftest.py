@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -21,6 +20,8 @@ from pathlib import Path
 import pytest
 
 from lab import Lab
+from tests.support.lanes import lay_out
+from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 MUST_RUN = os.environ.get("ALLSTOP_MUST_RUN", "") not in ("", "0")
@@ -76,8 +77,11 @@ def obey_signals() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     obey_signals()
-    if config.getoption("--seed") is None:
+    if hasattr(config, "workerinput"):
+        config.option.seed = config.workerinput["seed"]
+    elif config.getoption("--seed") is None:
         config.option.seed = random.SystemRandom().randrange(1 << 32)
+    lay_out(config)
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +188,7 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer
 
 def start_etcd(path: str, ctl: str, data: Path) -> EtcdServer | None:
     """Start an etcd and wait until it is healthy; None if it ended or took too long."""
-    client, peer = free_port(), free_port()
+    client, peer = free_ports(2)
     urls = {"client": f"http://127.0.0.1:{client}", "peer": f"http://127.0.0.1:{peer}"}
     arguments = [f"--data-dir={data / 'data'}", "--name=test", "--unsafe-no-fsync"]
     arguments += [f"--listen-{kind}-urls={url}" for kind, url in urls.items()]
@@ -213,10 +217,3 @@ def start_etcd(path: str, ctl: str, data: Path) -> EtcdServer | None:
     process.kill()
     process.wait(10)
     return None
-
-
-def free_port() -> int:
-    """A TCP port of the loopback address that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

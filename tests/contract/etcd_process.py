@@ -9,19 +9,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.ports import free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 START_S = 20.0
-
-
-def free_ports(number: int) -> list[int]:
-    """Loopback ports that were free just now, all different."""
-    probes = [socket.socket() for _ in range(number)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [int(probe.getsockname()[1]) for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
 
 
 @dataclass

@@ -14,8 +14,9 @@ from coordinator.core.model import AttemptState
 from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
 from coordinator.store.kv import Event, Put, Range
 from coordinator.store.port import Changed, Loaded
-from tests.contract.etcd_process import Certificates, OwnEtcd, free_ports
+from tests.contract.etcd_process import Certificates, OwnEtcd
 from tests.contract.material import JOB, WAIT_S, Bench, attempt, begun, commit, snapshot
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.etcd
 KEY = "/own/key"

@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.etcd,
     pytest.mark.slow,
     pytest.mark.timeout(180),
+    pytest.mark.alone,  # deadlines are measured
 ]
 
 PHASES = [Phase.HOLD, Phase.PARK, Phase.DUMP, Phase.PERSIST]

@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.etcd,
     pytest.mark.slow,
     pytest.mark.timeout(180),
+    pytest.mark.alone,  # deadlines are measured
 ]
 
 UNDO_S = 1.0

@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.etcd,
     pytest.mark.slow,
     pytest.mark.timeout(180),
+    pytest.mark.alone,  # deadlines are measured
 ]
 
 END_S = 20.0  # an end without a hanging store, on a busy machine

@@ -22,6 +22,7 @@ pytestmark = [
 AT_ONCE_S = 1.0
 
 
+@pytest.mark.alone  # a refusal is timed
 async def test_a_lost_node_and_its_return(start_pair: Start) -> None:
     pair = await start_pair("n2", "n3")
     start_without_criu(pair, "n2")

@@ -11,7 +11,7 @@ import pytest
 
 from bench.coordination import Coordination, Spread, percentile
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.alone]
 
 RUN_S_MAX = 200
 

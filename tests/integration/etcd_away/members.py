@@ -12,7 +12,8 @@ from aetcd import rpc
 from coordinator.core.errors import StoreError
 from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
 from coordinator.store.kv import Put
-from tests.contract.etcd_process import EtcdProcess, etcd_path, free_ports
+from tests.contract.etcd_process import EtcdProcess, etcd_path
+from tests.support.ports import free_ports
 
 HEALTHY_S = 30.0
 FILLING_BYTES = 1_000_000

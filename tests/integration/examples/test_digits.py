@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_port
+from tests.support.ports import free_port
 
 SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "digits_ddp.py"
 OPTIONS = ("--epochs", "2", "--batch-size", "16", "--hidden", "64", "--learning-rate", "0.01")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import free_port
+from tests.support.ports import free_port
 
 SCRIPT = Path(__file__).resolve().parents[3] / "examples" / "tcp_ring.py"
 HOSTS = "127.0.0.1,127.0.0.2"

@@ -105,6 +105,7 @@ async def test_what_fails_is_told_and_the_last_look_stays(
     assert (await looker.look()).trouble == ""
 
 
+@pytest.mark.alone  # an answer is timed
 async def test_a_hang_is_ended_with_all_that_it_started(node: NvmlNode) -> None:
     node.has("fault nvmlDeviceGetName hang")
     looker = node.inventory(look_s=1.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.core.model import Severity
-from tests.conftest import free_port
+from tests.support.ports import free_port
 from worker_shim.nccl import checking, live
 from worker_shim.process import proc
 from worker_shim.process.preflight import inspect

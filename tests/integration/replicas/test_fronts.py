@@ -16,7 +16,6 @@ from coordinator.link.security import Tls
 from coordinator.server.front import FrontOptions
 from coordinator.server.fronts import Fronts
 from coordinator.store.etcd import EtcdOptions
-from tests.contract.etcd_process import free_ports
 from tests.integration.replicas.kit import (
     WAIT_S,
     Replica,
@@ -29,6 +28,7 @@ from tests.integration.replicas.kit import (
     until,
 )
 from tests.support.cluster import follow
+from tests.support.ports import free_ports
 
 pytestmark = [pytest.mark.etcd, pytest.mark.slow, pytest.mark.timeout(240)]
 
