@@ -17,7 +17,7 @@ from tools.messages import Missing
 from tools.private_apt import PrivateApt
 from tools.probe import distribution_ids
 
-RECIPE = 1  # raise when what this module builds changes
+RECIPE = 2  # raise when what this module builds changes
 SUITE = "trixie"
 FROM_SUITE = ("containerd", "docker-buildx", "docker-cli", "docker-compose", "docker.io", "tini")
 # Libraries that a small Debian may lack go beside the programs that want them.
@@ -88,7 +88,8 @@ def _build(programs: Path) -> None:
     _wrap(new, "runc", "sbin/runc", "")
     for name in ("iptables", "ip6tables", "iptables-save", "iptables-restore"):
         _wrap(new, name, "sbin/xtables-legacy-multi", f"{name} ")
-    _link(new, "mmdebstrap", new / "own/usr/bin/mmdebstrap")
+    for name in ("mmdebstrap", "mmtarfilter"):  # the first looks for the second in PATH
+        _link(new, name, new / "own/usr/bin" / name)
     (new / "stamp.json").write_text(json.dumps({"recipe": RECIPE}) + "\n")
     shutil.rmtree(programs, ignore_errors=True)
     new.rename(programs)

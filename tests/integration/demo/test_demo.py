@@ -28,7 +28,6 @@ pytestmark = [
 
 ALLSTOP = [sys.executable, "-m", "coordinator.cli.main", "demo"]
 ENDS_S_MAX = 20.0
-SHORT = ("--epochs", "16")  # 352 steps, of which the node is lost within the first half
 FIELDS = {
     *("world_size", "snapshot", "killed_node", "moved", "connections_kept", "steps_repeated"),
     *("bit_exact", "final_loss", "pause_ms", "raw_dump_ms", "recovery_ms"),
@@ -113,11 +112,11 @@ def test_the_whole_demo(place: Path) -> None:
 
 
 def test_the_node_that_others_rendezvous_at_is_lost(place: Path) -> None:
-    check(play(place, "--kill", "node-0", *SHORT), place, killed="node-0")
+    check(play(place, "--kill", "node-0", "--epochs", "24"), place, killed="node-0")
 
 
 def test_ranks_frozen_wherever_they_are(place: Path) -> None:
-    report = play(place, "--cut", "freeze", *SHORT)
+    report = play(place, "--cut", "freeze", "--epochs", "24")
     check(report, place, killed="node-1")
     assert report["cut"] == "freeze"
 
@@ -133,7 +132,7 @@ def test_ranks_frozen_wherever_they_are(place: Path) -> None:
 )
 def test_interrupted_it_leaves_nothing(place: Path, at: str, number: int) -> None:
     before = traces()
-    run = start(place, "--checkpoint-at", "10", *SHORT)
+    run = start(place, "--checkpoint-at", "10", "--ranks-per-node", "1", "--epochs", "15")
     said_until(run, at)
     began = time.monotonic()
     run.send_signal(number)
