@@ -13,7 +13,7 @@ SEEDS  ?= 200
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
-	@echo; echo 'options: make demo JSON=1   make demo ARGS="--ranks-per-node 4"   make test ARGS="-k lab -x"'
+	@echo; echo 'options: make demo JSON=1   make demo ARGS="--ranks-per-node 4"   make test ARGS="-k lab -x" LANES=0'
 
 demo: .venv/.stamp tools ## a real two-node job is saved, loses a node, and comes back bit-exact (root)
 	@$(BIN)/allstop demo $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)

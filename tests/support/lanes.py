@@ -1,4 +1,4 @@
-"""Tests in lanes: pytest-xdist's workers take whole groups, and some tests have the machine alone.
+"""Tests in lanes: pytest-xdist's workers take whole groups; some tests have the machine alone.
 
 Without xdist (`pytest tests/unit`, `make test LANES=0`) none of this does anything.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -45,48 +44,47 @@ def order(item: pytest.Item) -> int:
 
 
 class Groups(LoadScopeScheduling):
-    """xdist's scheduler, with groups of ours; those that are alone are groups of their own."""
+    """xdist's scheduler of scopes, with groups of ours, in the order of `order`."""
 
     def __init__(self, config: pytest.Config, log: object) -> None:
-        config.option.loadscopereorder = False  # the order is that of `order`
+        config.option.loadscopereorder = False
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
 
-@contextmanager
-def locked(folder: int, how: int) -> Iterator[None]:
-    fcntl.flock(folder, how)
-    try:
-        yield
-    finally:
-        fcntl.flock(folder, fcntl.LOCK_UN)
-
-
 class Lanes:
     """Two locks that end with their process; folders stand in for lock files, nothing is left.
 
     Whoever waits to be alone holds the gate meanwhile, else the other lane would never let it in.
+    Nobody waits longer than for the other lane's test, which has its own time-out.
     """
 
     def __init__(self) -> None:
-        self._gate = os.open(TESTS, os.O_RDONLY | os.O_DIRECTORY)
-        self._machine = os.open(HERE, os.O_RDONLY | os.O_DIRECTORY)
+        self._open = [os.open(at, os.O_RDONLY | os.O_DIRECTORY) for at in (TESTS, HERE)]
+        self._gate, self._machine = self._open
+        os.register_at_fork(after_in_child=self.close)  # a child that outlives us locks nothing
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # before any test's time begins to count
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         alone = item.get_closest_marker(ALONE) is not None
-        with locked(self._gate, fcntl.LOCK_EX):
+        fcntl.flock(self._gate, fcntl.LOCK_EX)
+        try:
             fcntl.flock(self._machine, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
         try:
             return (yield)
         finally:
             fcntl.flock(self._machine, fcntl.LOCK_UN)
 
     def pytest_unconfigure(self) -> None:
-        os.close(self._gate)
-        os.close(self._machine)
+        self.close()
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
 
 
 class Distribution:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 
 import pytest
@@ -165,7 +166,7 @@ async def test_a_taken_task_id_is_named(rig: Rig) -> None:
         await rig.order("CLEAR", "r1", record=saved, connections=(PEER,), deadline_s=0.2)
     ).failure
     assert (failed.kind, str(os.getpid()) in failed.what) == ("DriverError", True)
-    assert "pytest" in failed.details[0]
+    assert f"{os.getpid()}: {sys.orig_argv[0]}" in failed.details[0]
 
 
 async def test_damaged_images_change_nothing(rig: Rig) -> None:
