@@ -18,20 +18,31 @@ from tests.integration.badluck.sharing import kept
 STORE_BYTES = 4 << 30  # sparse
 
 
+# Told to end, or left alone by a killed test: a file system that stayed frozen would stop whoever
+# clears its folder away.
+GUARD = """
+if read -r _; then fsfreeze -u "$1" 2>/dev/null; exec umount "$1"; fi
+fsfreeze -u "$1"; umount -l "$1"; rm -f "$2"
+"""
+
+
 @contextmanager
 def file_system(image: Path, at: Path) -> Iterator[None]:
-    """A file system of its own in a file; it is thawed and unmounted whatever happened."""
+    """A file system of its own in a file; it is thawed and unmounted whatever happens to us."""
     at.mkdir(parents=True)
     with image.open("wb") as file:
         file.truncate(STORE_BYTES)
     subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True, timeout=60)
     subprocess.run(["mount", "-o", "loop", image, at], check=True, timeout=20)
+    guard = subprocess.Popen(
+        ["sh", "-c", GUARD, "guard", at, image], stdin=subprocess.PIPE, start_new_session=True
+    )
     try:
         (at / "lost+found").rmdir()
         yield
     finally:
-        subprocess.run(["fsfreeze", "-u", at], stderr=subprocess.DEVNULL, check=False, timeout=20)
-        subprocess.run(["umount", at], check=True, timeout=20)
+        guard.communicate(b"\n", timeout=20)
+        assert guard.returncode == 0, "it is still mounted"
         image.unlink()
 
 
