@@ -18,11 +18,10 @@ HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
 ALONE = "alone"
 PACKAGES = {f"tests/integration/{name}" for name in ("page", "telemetry", "badluck", "gpu")}
-# These change mounts or links outside of labs, or compare all of the machine's before and after.
-WHOLE_MACHINE = (
-    *("tests/chaos/test_chaos.py", "tests/lab/", "tests/integration/aborts/"),
-    *("tests/integration/compose/", "tests/integration/demo/"),
-)
+# These change links outside of labs, or compare all of the machine's before and after.
+WHOLE_MACHINE = ("tests/chaos/test_chaos.py", "tests/lab/", "tests/integration/compose/")
+# All of it is alone: at the very end nobody waits for the other lane before every test of it.
+LAST = tuple(f"tests/integration/{name}/" for name in ("aborts", "bench", "demo"))
 
 
 def group_of(nodeid: str) -> str:
@@ -30,12 +29,16 @@ def group_of(nodeid: str) -> str:
     path = nodeid.split("::")[0]
     if path.startswith(WHOLE_MACHINE):
         return "the whole machine"
+    if path.startswith(LAST):
+        return ALONE
     folder = path.rpartition("/")[0]
     return folder if folder in PACKAGES else path
 
 
 def order(item: pytest.Item) -> int:
-    """The longest group goes first, short tests fill up the end, and then come those alone."""
+    """The longest group first, short tests to fill up its end, and last what is alone."""
+    if item.nodeid.startswith(LAST):
+        return 4
     if item.get_closest_marker(ALONE):
         return 3
     if item.nodeid.startswith(WHOLE_MACHINE):

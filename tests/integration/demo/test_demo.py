@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.slow,
     pytest.mark.timeout(420),
+    pytest.mark.alone,  # it trains on every core there is, and must not end while it is saved
 ]
 
 ALLSTOP = [sys.executable, "-m", "coordinator.cli.main", "demo"]
