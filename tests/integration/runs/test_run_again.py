@@ -32,14 +32,19 @@ async def talk(make_lab: Callable[..., Lab], criu_path: str, tmp_path: Path) -> 
     await made.client.close()
 
 
-async def exit_code(process: subprocess.Popen[Any]) -> int:
+async def exit_code(talk: Talk, process: subprocess.Popen[Any]) -> int:
     """What a shim ended with, once it has."""
-    return int(await asyncio.to_thread(process.wait, 60))
+    try:
+        return int(await asyncio.to_thread(process.wait, 60))
+    except subprocess.TimeoutExpired:
+        rounds = [talk.said("round", worker) for worker in (0, 1)]
+        logs = [talk.deployment.log(name).read_text()[-3000:] for name in ("n0", "n1", "control")]
+        pytest.fail("\n---\n".join([f"it does not end, rounds {rounds}", *logs]))
 
 
 @pytest.mark.timeout(240)
 async def test_a_second_run_of_a_worker_that_runs_is_refused(talk: Talk) -> None:
-    assert await exit_code(talk.run(1, "n2", ("n0", "n1"))) == Fenced.exit_code
+    assert await exit_code(talk, talk.run(1, "n2", ("n0", "n1"))) == Fenced.exit_code
     said = talk.deployment.log("n2").read_text()
     assert f"worker 1 of job {JOB} already runs on n1" in said
     await talk.goes_on()
@@ -54,7 +59,7 @@ async def test_the_next_run_is_a_new_incarnation_and_snapshots_of_the_first_stay
     first = await talk.snapshot()
     shims = dict(talk.deployment.shims)
     talk.end()
-    assert [await exit_code(shims[name]) for name in ("n0", "n1")] == [0, 0]
+    assert [await exit_code(talk, shims[name]) for name in ("n0", "n1")] == [0, 0]
 
     talk.start(("n0", "n1"))
     await talk.is_running(2)
@@ -84,13 +89,13 @@ async def test_a_lost_node_that_returns_finds_another_run_and_ends(talk: Talk) -
     host.cut_off()
     await talk.is_lost("n1")
     talk.deployment.shims["n0"].terminate()
-    await exit_code(talk.deployment.shims["n0"])
+    await exit_code(talk, talk.deployment.shims["n0"])
 
     talk.start(("n0", "n2"))
     await talk.is_running(2)
     await talk.goes_on()
     host.reconnect()
-    assert await exit_code(old) == Fenced.exit_code
+    assert await exit_code(talk, old) == Fenced.exit_code
     assert "incarnation 2" in talk.deployment.log("n1").read_text()
     view = await talk.is_running(2)
     assert view.nodes == ("n0", "n2")
