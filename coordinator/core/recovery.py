@@ -234,7 +234,7 @@ class Recovery:
         crashes = self.record.crashes + 1 if again else 1
         self._keep(crashes=crashes, crash_step=self.step, why=why)
         self._move(S.RECOVERING, f"the run has ended at step {self.step}: {why}", now)
-        if crashes >= self.policy.tries and self.record.snapshot:
+        if crashes > self.policy.tries and self.record.snapshot:  # the first was no try of ours
             self._tell(f"it has ended {crashes} times at step {self.step}", now)
             self._skip(self.record.snapshot, now)
         self._ask(now)

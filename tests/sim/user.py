@@ -13,7 +13,7 @@ from coordinator.api import policies, reading
 from coordinator.api.desk import Desk
 from coordinator.codec import to_proto
 from coordinator.core import events
-from coordinator.core.errors import AllstopError, OldRunUnseen
+from coordinator.core.errors import AllstopError, Busy, OldRunUnseen
 from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobPolicy
 from coordinator.core.model import AttemptState, Cut, RestoreState
@@ -230,6 +230,8 @@ class User:
 
         if self.policy is not None:
             await self._recovers()
+            self.policy, self.set = JobPolicy(self.spec.job), False
+            await self._until_set()  # what is under way then ends before the end is judged
 
     def _set_policy(self) -> None:
         """In the leader's process, as often as it takes."""
@@ -245,13 +247,17 @@ class User:
 
         leader.process.spawn(set_it(leader.reign.desk), f"policy of {self.spec.job}")
 
-    async def _recovers(self) -> None:
-        """After the healing a worker that dies is answered without a person."""
+    async def _until_set(self) -> None:
         for _ in range(30):
             if self.set:
-                break
+                return
             self._set_policy()
             await asyncio.sleep(1.0)
+        self.world.fail(f"liveness: the policy of {self.spec.job} cannot be set")
+
+    async def _recovers(self) -> None:
+        """After the healing a worker that dies is answered without a person."""
+        await self._until_set()
         await asyncio.sleep(PATIENCE_S)
         tree = self.world.truth.whole(self.spec.job)[0]
         machine = self.world.machines[tree.machine]
@@ -287,6 +293,11 @@ class User:
         said: list[str] = []
         for _ in range(6):
             asked = await request()
+            for _ in range(60):
+                if asked.outcome != Busy.__name__:
+                    break
+                await asyncio.sleep(self.world.rng.uniform(0.1, 1.0))  # a checkpoint was just due
+                asked = await request()
             if asked.outcome == wanted:
                 return
             said.append(f"{asked.outcome}: {asked.why}")
