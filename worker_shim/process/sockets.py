@@ -8,7 +8,8 @@ import struct
 from collections.abc import Iterator
 
 from coordinator.core.model import Finding, Severity
-from worker_shim.process.view import Descriptor, ProcessView, TreeView
+from worker_shim.process import proc
+from worker_shim.process.view import Descriptor, ProcessView, TreeView, descriptor_targets
 
 # What the kernel calls the protocols that are carried (struct proto.name of each family).
 _CARRIED = ("TCP", "TCPv6", "UDP", "UDPv6", "UDP-Lite", "UDPLITEv6", "UNIX", "UNIX-STREAM")
@@ -68,9 +69,15 @@ def _uncommon(process: ProcessView, descriptor: Descriptor, protocol: str) -> Fi
 
 def _to_outside(tree: TreeView, unix: list[tuple[ProcessView, Descriptor]]) -> Iterator[Finding]:
     peers = unix_peers()
-    for process, descriptor in unix:
-        peer = peers.get(descriptor.inode("socket"), 0)
-        if peer and peer not in tree.socket_inodes:
+    found = [
+        (process, descriptor, peer)
+        for process, descriptor in unix
+        if (peer := peers.get(descriptor.inode("socket"), 0)) and peer not in tree.socket_inodes
+    ]
+    now, still = (_inodes_now(tree), unix_peers()) if found else (frozenset(), {})
+    for process, descriptor, peer in found:
+        inode = descriptor.inode("socket")
+        if peer not in now and still.get(inode) == peer and still.get(peer) == inode:
             yield process.finding(
                 Severity.REFUSE,
                 "unix_socket",
@@ -78,6 +85,22 @@ def _to_outside(tree: TreeView, unix: list[tuple[ProcessView, Descriptor]]) -> I
                 f" outside the tree (peer inode {peer}: `ss -xp` names it)",
                 "turn that client off (D-Bus, nscd, a monitoring agent), or run both in the worker",
             )
+
+
+def _inodes_now(tree: TreeView) -> frozenset[int]:
+    """Sockets of the tree at a second look.
+
+    A tree that runs may have accepted a connection in a process that was read just before, or have
+    closed it since. An end that was accepted before this look, is open after it, and that nobody of
+    the tree has, is outside. One that waits to be accepted has no inode yet; of one that is closed
+    newer kernels (6.18) go on telling the inode, but it names no peer any more.
+    """
+    return frozenset(
+        inode
+        for pid in proc.walk(tree.processes[0].process.pid)
+        for number, target in descriptor_targets(pid)
+        if (inode := Descriptor(number, target, flags=0, mount=-1, info="").inode("socket"))
+    )
 
 
 def unix_peers() -> dict[int, int]:

@@ -79,6 +79,27 @@ def _appears(ready: Path, child: subprocess.Popen[bytes], err: Path) -> None:
     raise AssertionError(f"the program did not get ready: {err.read_text()}")
 
 
+LOOKS = 100
+CONNECTING = """
+import os, pathlib, socket, time
+server = socket.socket(socket.AF_UNIX)
+server.bind({path!r})
+server.listen(64)
+if not os.fork():  # read first: what it accepts later is new
+    while True:
+        one = server.accept()[0]
+        time.sleep(0.001)
+        one.close()
+for _ in range(3):
+    if not os.fork():
+        while True:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect({path!r})
+                client.recv(1)
+pathlib.Path({ready!r}).touch()
+os.wait()
+"""
+
 REFUSED = {
     "io_uring": "p = ctypes.create_string_buffer(120); check(libc.syscall(425, 4, p))",
     "perf_event": (
@@ -105,7 +126,9 @@ REFUSED = {
         "libc.shmctl(key, 0, None)"
     ),
     "traced": (
-        "child = subprocess.Popen(['sleep', '300'])\ncheck(libc.ptrace(0x4206, child.pid, 0, 0))"
+        "child = subprocess.Popen(['sleep', '300'])\n"
+        "while not open(f'/proc/{child.pid}/cmdline').read(): pass  # in the middle of its exec\n"
+        "check(libc.ptrace(0x4206, child.pid, 0, 0))"
     ),
     "deleted_file": "m = shared('big', 600 << 20); os.unlink('big')",
 }
@@ -190,6 +213,22 @@ def test_a_unix_stream_to_outside_is_refused(look: Look) -> None:
         findings = look("", pass_fds=(inside.fileno(),))
     assert [f.code for f in findings] == ["unix_socket"]
     assert f"descriptor {number}" in findings[0].text
+
+
+def test_a_tree_that_connects_all_the_time_is_no_outsider(tmp_path: Path) -> None:
+    """Processes are read one after another, and connections between them come and go meanwhile."""
+    ready = tmp_path / "ready"
+    program = CONNECTING.format(path=str(tmp_path / "sock"), ready=str(ready))
+    with (tmp_path / "err").open("wb") as err:
+        child = subprocess.Popen([sys.executable, "-c", program], stderr=err)
+    try:
+        _appears(ready, child, tmp_path / "err")
+        found = [f.text for _ in range(LOOKS) for f in inspect(proc.look(child.pid))]
+    finally:
+        for pid in reversed(list(proc.walk(child.pid))):
+            os.kill(pid, 9)
+        child.wait(10)
+    assert [text for text in found if "outside the tree" in text] == []
 
 
 def test_a_terminal_is_refused(look: Look) -> None:
