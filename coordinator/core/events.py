@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from coordinator.core.model import (
     Cut,
     Failure,
+    FileBack,
     Finding,
     JobRecord,
     NodeFacts,
@@ -207,6 +208,8 @@ class Restored(OrderAnswered):
     """The tree is back, still stopped and under the network lock."""
 
     root_pid: int
+    files: tuple[FileBack, ...] = ()
+    files_unnamed: int = 0
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,28 @@ class Endpoint:
 
 
 @dataclass(frozen=True)
+class FileKept:
+    """A file that a job had open for writing and that is not in its snapshot whole."""
+
+    path: str
+    size_bytes: int
+    kept_bytes: int  # of its end; 0: its size alone is known
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class FileBack:
+    """A file that a restore found other than it was at the cut, or made anew with a hole."""
+
+    worker: int
+    node: str
+    path: str
+    what: str  # cut (its end), replaced, hole (its head is empty), before (kept by an earlier one)
+    aside: str = ""  # where what came after the snapshot is kept on that node; empty for a hole
+    size_bytes: int = 0  # of what is kept aside, or how long the hole is
+
+
+@dataclass(frozen=True)
 class WorkerRecord:
     """What one worker put into a snapshot: enough to plan a restore and to prove the bytes."""
 
@@ -229,6 +251,8 @@ class WorkerRecord:
     versions: tuple[str, ...] = ()  # of what it ran: torch 2.13.0, nccl 2.30.7 …
     gpu_held: tuple[GpuHeld, ...] = ()  # before it was saved; empty: not known
     named: tuple[str, ...] = ()  # hosts and GPUs in its first environment: MASTER_ADDR=10.0.0.1
+    files: int = 0  # open for writing at the cut
+    partial_files: tuple[FileKept, ...] = ()  # those that are not kept whole, the first of them
 
 
 class AttemptState(StrEnum):
@@ -397,6 +421,8 @@ class RestoreRecord:
     sure: bool = False  # one worker of that run is gone, so that it takes no more steps
     cold: bool = False  # the job is started from scratch, and `snapshot` is what nothing fitted
     cold_why: str = ""  # why it is not that snapshot
+    files: tuple[FileBack, ...] = ()  # what its workers told of files, the first of them
+    files_unnamed: int = 0  # so many more
 
 
 @dataclass(frozen=True)

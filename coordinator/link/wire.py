@@ -16,6 +16,7 @@ from coordinator.core.errors import BadRequest, Where
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import (
     Failure,
+    FileBack,
     Finding,
     NodeFacts,
     Phase,
@@ -281,7 +282,12 @@ _ANSWER: dict[Phase, _Answer] = {
     Phase.UNDO: lambda at, result: events.Undone(*at, held_ms=result.held_ms),
     Phase.FETCH: lambda at, result: events.Fetched(*at),
     Phase.CLEAR: lambda at, result: events.Cleared(*at),
-    Phase.RESTORE: lambda at, result: events.Restored(*at, root_pid=result.root_pid),
+    Phase.RESTORE: lambda at, result: events.Restored(
+        *at,
+        root_pid=result.root_pid,
+        files=tuple(from_proto(file, FileBack) for file in result.files),
+        files_unnamed=result.files_unnamed,
+    ),
     Phase.GPU_RESTORE: lambda at, result: events.GpuRestored(*at),
     Phase.GPU_UNLOCK: lambda at, result: events.GpuUnlocked(*at),
     Phase.RELEASE: lambda at, result: events.Released(*at),

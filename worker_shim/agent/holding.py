@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from coordinator.core.errors import AllstopError, NotReady
 from coordinator.core.model import Finding, Severity
-from worker_shim.agent import communicators
+from worker_shim.agent import communicators, putting_back
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.programs import programs_of
 from worker_shim.agent.worker import Worker
@@ -59,7 +59,9 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
         if not cuda.engine and ("gpu", pid) not in known:
             text = f"process {pid} uses a GPU: {NO_ENGINE}"
             findings.append(Finding(Severity.REFUSE, "gpu", text, pid=pid))
-    need = room_needed(tree)
+    files = worker.drivers.files.expect(tree, worker.keeping)
+    findings += putting_back.findings(files)
+    need = room_needed(tree) + files.bytes
     if holders:
         need += device_bytes(worker)
         findings += _host_memory(worker)

@@ -10,6 +10,7 @@ from coordinator.core.model import (
     Cut,
     Endpoint,
     Failure,
+    FileBack,
     Finding,
     GpuMove,
     Phase,
@@ -73,6 +74,8 @@ class Outcome:
     laps: tuple[Lap, ...] = ()
     arrivals: tuple[Arrival, ...] = ()  # of ranks: parked, or communicators rebuilt
     gpu: bool = False  # HOLD: a process of it has an NVIDIA device open
+    files: tuple[FileBack, ...] = ()  # RESTORE: what was done to files
+    files_unnamed: int = 0  # so many more
 
 
 @dataclass
