@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.files import FileBack
 from coordinator.core.model import (
     Cut,
     Failure,
-    FileBack,
     Finding,
     JobRecord,
     NodeFacts,

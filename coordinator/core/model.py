@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinator.core.files import FileBack, FileKept
+
 
 class Phase(StrEnum):
     """What a shim is ordered to do; the order of the words is the order of the work."""
@@ -193,28 +195,6 @@ class Endpoint:
     local_port: int
     remote_address: str
     remote_port: int
-
-
-@dataclass(frozen=True)
-class FileKept:
-    """A file that a job had open for writing and that is not in its snapshot whole."""
-
-    path: str
-    size_bytes: int
-    kept_bytes: int  # of its end; 0: its size alone is known
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class FileBack:
-    """A file that a restore found other than it was at the cut, or made anew with a hole."""
-
-    worker: int
-    node: str
-    path: str
-    what: str  # cut (its end), replaced, hole (its head is empty), before (kept by an earlier one)
-    aside: str = ""  # where what came after the snapshot is kept on that node; empty for a hole
-    size_bytes: int = 0  # of what is kept aside, or how long the hole is
 
 
 @dataclass(frozen=True)

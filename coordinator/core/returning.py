@@ -12,9 +12,9 @@ from coordinator.core.cluster import NO_STEPS
 from coordinator.core.commands import AdmitRestore, Announce, Command
 from coordinator.core.errors import AllstopError, BugError, RestoreFailed
 from coordinator.core.events import WorkerExited
+from coordinator.core.files import FileBack
 from coordinator.core.model import (
     Endpoint,
-    FileBack,
     OldWorker,
     Phase,
     Plan,

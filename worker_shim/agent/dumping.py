@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from coordinator.core.errors import DriverError, Refused
 from coordinator.core.model import Cut, WorkerRecord
@@ -76,9 +77,7 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("criu")
     facts = await asyncio.to_thread(drivers.images.facts, images)
     await _require_whole(worker, tree, facts, stats, deadline)
-    named = await asyncio.to_thread(drivers.images.files, images)
-    sizes = {file.path: file.size_bytes for file in named if file.size_bytes >= 0}
-    open_files = await asyncio.to_thread(drivers.files.settle, open_files, place / FILES, sizes)
+    open_files = await asyncio.to_thread(_as_criu_saw, worker, open_files, place)
     deadline.lap("look")
     worker.ranks = worker.page.ranks(tree) if worker.page is not None else ()
     record = replace(
@@ -89,6 +88,13 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("record")
     worker.dumped[order.action] = Dumped(record, manifest, staged, tree.living)
     return Outcome(record=record, ranks=worker.ranks)
+
+
+def _as_criu_saw(worker: Worker, files: tuple[OpenFile, ...], place: Path) -> tuple[OpenFile, ...]:
+    """With the sizes that CRIU saw, which a restore insists on; it looked after the cut."""
+    named = worker.drivers.images.files(place / IMAGES)
+    sizes = {file.path: file.size_bytes for file in named if file.size_bytes >= 0}
+    return worker.drivers.files.settle(files, place / FILES, sizes)
 
 
 async def _require_no_device(worker: Worker, tree: Tree) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
+from coordinator.core.files import FileBack
 from coordinator.core.model import (
     AddressMove,
     Cut,
     Endpoint,
     Failure,
-    FileBack,
     Finding,
     GpuMove,
     Phase,

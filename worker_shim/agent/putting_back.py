@@ -10,7 +10,8 @@ from typing import Any
 from coordinator.api.words import bytes_text
 from coordinator.core.errors import DriverError
 from coordinator.core.failures import listed
-from coordinator.core.model import FileBack, FileKept, Finding, Severity
+from coordinator.core.files import FileBack, FileKept
+from coordinator.core.model import Finding, Severity
 from worker_shim.agent.worker import Worker
 from worker_shim.criu.port import NamedFile
 from worker_shim.files.keeping import Keep

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.core.files import FileKept
 from coordinator.core.fit import Candidate
 from coordinator.core.matching import UNFIT, assign
 from coordinator.core.model import (
     AddressMove,
     Cut,
     Endpoint,
-    FileKept,
     NodeFacts,
     ProgramFile,
     RankState,

@@ -12,12 +12,11 @@ from coordinator.core.model import (
     Cut,
     Endpoint,
     Failure,
-    FileBack,
     Phase,
     RestoreState,
 )
 from coordinator.core.restore import TRANSITIONS
-from coordinator.core.returning import FILES_MAX, Restore
+from coordinator.core.returning import Restore
 from coordinator.core.table import step
 from tests.support.core_checks import sent
 from tests.support.core_restores import half_lost_world, incarnations, state, until
@@ -415,20 +414,3 @@ def test_a_second_worker_of_one_number_is_fenced(world: World) -> None:
     world.report("node-3")
     assert not world.nodes["node-3"].workers
     assert "already runs on node-1" in world.control.story()[-1].reason
-
-
-def test_what_was_done_to_files_is_in_the_record_and_in_its_last_sentence(world: World) -> None:
-    aside = FileBack(0, "node-1", "/data/log", "cut", "/data/log.after-a1", 7)
-    holes = [FileBack(1, "node-3", f"/data/{n}", "hole", "", n) for n in range(FILES_MAX)]
-    until(world, Phase.RESTORE)
-    for order, files in zip(sent(world, Phase.RESTORE), ((aside,), tuple(holes)), strict=True):
-        world.orders.remove(order)
-        answered = world.nodes[order.node].carry_out(order)
-        world.event(replace(answered, files=files, files_unnamed=2))
-    world.store()
-    world.settle()
-    record = world.restores["r1"]
-    assert record.files == (aside, *holes[:-1])
-    assert record.files_unnamed == 5
-    assert "1 or more files were rolled back, and what came after is kept" in record.reason
-    assert "made anew with a hole for what was not kept: /data/0 on node-3" in record.reason

@@ -14,6 +14,8 @@ from tests.unit.files.kit import DRIVER, HERE, KIB, NONE, TAIL, back, cut
 from worker_shim.files import cutting
 from worker_shim.files.keeping import Keep, Keeping, Rule, parse_rule
 from worker_shim.files.port import OpenFile
+from worker_shim.process import descriptors
+from worker_shim.process.view import view
 
 CONTENT = os.urandom(64 * KIB + 17)
 SIZE = len(CONTENT)
@@ -180,3 +182,19 @@ def test_a_manifest_of_before_still_says_what_is_kept() -> None:
     one, other = msgspec.json.decode(old, type=tuple[OpenFile, ...])
     assert (one.keeps, other.keeps) == (Keep.COPY, Keep.NONE)
     assert (one.kept_from, one.same_as) == (0, "")
+
+
+def test_more_without_a_name_than_the_images_carry_is_seen_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descriptors, "GHOST_BYTES_MAX", 32 * KIB)
+    with (tmp_path / "gone").open("wb") as gone, (tmp_path / "holes").open("wb") as holes:
+        gone.write(CONTENT)
+        gone.flush()
+        os.fsync(gone.fileno())
+        os.ftruncate(holes.fileno(), 1 << 40)
+        for name in ("gone", "holes"):
+            (tmp_path / name).unlink()
+        found = [each for each in descriptors.check(view(HERE)) if each.code == "deleted_file"]
+    (finding,) = [each for each in found if f"{tmp_path}/" in each.text]
+    assert f"{tmp_path}/gone (deleted)" in finding.text
