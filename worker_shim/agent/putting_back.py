@@ -68,13 +68,7 @@ def check(worker: Worker, manifest: Manifest, place: Path) -> None:
     """
     try:
         worker.drivers.files.check(manifest.open_files, place / FILES)
-        known = {file.path for file in manifest.open_files}
-        missing = [
-            error
-            for file in worker.drivers.images.files(place / IMAGES)
-            if not (file.made or file.path in known or file.path.startswith(KERNEL))
-            and (error := _trouble(file))
-        ]
+        missing = lacking(worker.drivers.images.files(place / IMAGES), manifest.open_files)
     except DriverError as error:
         where = worker.where
         raise error.at(job=where.job, worker=where.worker, node=where.node) from None
@@ -87,6 +81,17 @@ def check(worker: Worker, manifest: Manifest, place: Path) -> None:
             "saved, or restore on a node that has it",
             details=tuple(missing[:TOLD_MAX]),
         )
+
+
+def lacking(named: Iterable[NamedFile], put_back: Iterable[OpenFile]) -> list[str]:
+    """What is wrong with the files that a restore opens and that nobody puts back, one each."""
+    known = {file.path for file in put_back}
+    return [
+        trouble
+        for file in named
+        if file.path.startswith("/") and not (file.made or file.path in known)
+        if not file.path.startswith(KERNEL) and (trouble := _trouble(file))
+    ]
 
 
 def put_back(worker: Worker, manifest: Manifest, place: Path) -> tuple[Put, ...]:

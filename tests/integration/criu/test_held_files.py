@@ -70,6 +70,7 @@ def restore(node: Node, source: Node, root: int) -> tuple[Any, ...]:
     """On a node that has nothing of it; what was told of the files."""
     if not node.here(IMAGES).exists():
         shutil.copytree(source.here(IMAGES), node.here(IMAGES))
+    assert node.call("lacking", IMAGES / "criu", source.files) == []
     node.call("files.check", source.files, IMAGES / "files")
     told = node.call("files.roll_back", source.files, IMAGES / "files", label="s1", by="-0")
     at_cut = len(states(node.here(OUT)))
@@ -139,3 +140,22 @@ def test_a_file_that_somebody_else_appends_to_while_the_job_stands_still(
     content = spare.here(LOG).read_bytes()
     assert (len(content), content[LOG_BYTES:]) == (LOG_BYTES + 18, b"by another process")
     assert counted(spare.here(OUT)) > 0
+
+
+def test_a_file_that_the_job_only_reads_is_looked_for_too(nodes: tuple[Node, Node]) -> None:
+    node, spare = nodes
+    data = DISK / "data"
+    node.here(data).write_bytes(bytes(KIB))
+    argv = [sys.executable, str(PROGRAMS / "odd.py"), "reader", str(data), str(OUT)]
+    root = int(node.call("launch", argv, str(DISK / "log")))
+    until(lambda: counted(node.here(OUT)) >= 5, "it counts")
+    tree = node.call("stop", root)
+    files = node.call("files.cut", tree, IMAGES / "files", keeping=Keeping())
+    node.call("criu.dump", root, IMAGES / "criu", **SECONDS)
+    shutil.copytree(node.here(IMAGES), spare.here(IMAGES))
+    assert node.call("lacking", IMAGES / "criu", files) == []
+    (trouble,) = spare.call("lacking", IMAGES / "criu", files)
+    assert trouble.startswith(f"{data} is missing on this node")
+    spare.here(data).write_bytes(bytes(KIB - 1))
+    (trouble,) = spare.call("lacking", IMAGES / "criu", files)
+    assert "1023 bytes long on this node and was 1024" in trouble

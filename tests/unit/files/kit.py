@@ -10,7 +10,7 @@ from worker_shim.files.keeping import Keep, Keeping, Rule
 from worker_shim.files.port import OpenFile, Put
 from worker_shim.process.port import Tree, TreeProcess
 
-HERE = Tree((TreeProcess(os.getpid(), 0, 0, "S", (), (), 0),))
+HERE = Tree((TreeProcess(os.getpid(), 0, 0, "S", ("python",), (), 0),))
 DRIVER = LinuxFileDriver()
 KIB = 1 << 10
 TAIL = Keeping((Rule(Keep.TAIL),), tail_bytes=KIB)
