@@ -114,7 +114,7 @@ def test_of_none_a_node_without_the_file_is_told_before(nodes: tuple[Node, Node]
         restore(spare, node, root)
     assert f"of its {LOG_BYTES} bytes none were kept" in raised.value.what
     assert not spare.here(OUT).exists(), "nothing was done"
-    spare.here(PLACE).mkdir(parents=True)
+    spare.here(PLACE).mkdir(mode=0o711, parents=True)
     shutil.copy(node.here(LOG), spare.here(LOG))
     with spare.here(LOG).open("ab") as log:
         log.write(b"more than at the cut")

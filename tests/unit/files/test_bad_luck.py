@@ -177,6 +177,17 @@ def test_a_rewritten_file_stays_the_one_that_other_names_mean(tmp_path: Path) ->
     assert Path(put.aside).read_bytes() == b"something else, and longer"
 
 
+def test_what_was_a_hole_is_one_again_where_a_file_is_written_in_place(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with path.open("wb") as held:
+        os.pwrite(held.fileno(), b"end", 256 * KIB)
+        file = cut(tmp_path)["file"]
+    os.link(path, tmp_path / "other")
+    path.write_bytes(b"x" * 512 * KIB)
+    back(tmp_path, file)
+    assert path.read_bytes() == bytes(256 * KIB) + b"end"
+
+
 def test_a_file_held_by_a_deleted_name_is_known_by_its_other(tmp_path: Path) -> None:
     path, other = tmp_path / "file", tmp_path / "other"
     path.write_bytes(b"at the cut")
