@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.core.errors import DriverError
 from worker_shim.hook.page import PATH_VARIABLE
 from worker_shim.process.port import Tree
 
@@ -44,7 +45,10 @@ class Held:
 
 
 def held_files(tree: Tree) -> tuple[Held, ...]:
-    """Each file once, in the order of paths; a file known by two names counts twice."""
+    """Each file once, in the order of paths; a file known by two names counts twice.
+
+    Raises DriverError for a name that is not UTF-8.
+    """
     not_real = kernel_devices()
     pages = set(_control_pages(tree.pids))
     logs = _logs(tree)
@@ -55,8 +59,20 @@ def held_files(tree: Tree) -> tuple[Held, ...]:
         status = _status(path, inode)
         if status is None or status.st_dev in not_real:
             continue
+        _require_utf8(path)
         found[path] = Held(path, status, _role(path, pages, logs))
     return tuple(found[path] for path in sorted(found))
+
+
+def _require_utf8(path: str) -> None:
+    """Manifests and records hold text."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise DriverError(
+            f"the worker holds a file whose name is not UTF-8: {path!a}",
+            advice="rename it",
+        ) from None
 
 
 def _role(path: str, pages: set[str], logs: set[str]) -> str:
@@ -102,7 +118,7 @@ def _open_for_writing(pid: int) -> Iterator[tuple[str, int]]:
 
 def _mapped(pid: int) -> Iterator[tuple[str, int]]:
     try:
-        text = (PROC / str(pid) / "maps").read_text()
+        text = (PROC / str(pid) / "maps").read_text(errors="surrogateescape")
     except (FileNotFoundError, ProcessLookupError):
         return
     for line in text.splitlines():
@@ -151,7 +167,7 @@ def nameless_bytes(tree: Tree) -> int:
 
 def _nameless_mappings(own: Path) -> Iterator[Path]:
     try:
-        lines = (own / "maps").read_text().splitlines()
+        lines = (own / "maps").read_text(errors="surrogateescape").splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return
     for line in lines:

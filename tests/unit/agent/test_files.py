@@ -41,8 +41,12 @@ async def test_before_the_hold_it_is_said_and_room_is_asked_for(rig: Rig) -> Non
     assert "/data/big (10 kB, only its last 1 kB: chosen)" in finding.text
     assert "/data/state (7 B, only its size)" in finding.text
     await rig.done("UNDO")
-    rig.files.expected = Expected(1 << 60)
+    rig.files.broken.add("expect")
     refused = await rig.order("HOLD", "a2", hold_s=5.0, cut="CUT_STEP")
+    assert any(line.startswith("files: told to fail") for line in refused.failure.details)
+    rig.files.broken.clear()
+    rig.files.expected = Expected(1 << 60)
+    refused = await rig.order("HOLD", "a3", hold_s=5.0, cut="CUT_STEP")
     assert any(line.startswith("staging_space") for line in refused.failure.details)
 
 

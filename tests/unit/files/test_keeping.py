@@ -156,6 +156,12 @@ def test_files_without_a_name_are_counted_for_the_room(tmp_path: Path) -> None:
         assert DRIVER.expect(HERE, NONE).bytes >= before + SIZE
 
 
+def test_a_name_that_no_record_can_hold_is_seen_before(tmp_path: Path) -> None:
+    path = os.path.join(os.fsencode(tmp_path), b"\xff\xfe")
+    with open(path, "wb"), pytest.raises(DriverError, match=r"not UTF-8: .*\\udcff\\udcfe"):
+        DRIVER.expect(HERE, Keeping())
+
+
 def test_what_another_process_appends_after_the_cut_is_taken_in(tmp_path: Path) -> None:
     """CRIU looks a moment later, and a restore insists on the size that it saw."""
     for keeping, whole in ((Keeping(), True), (TAIL, False)):
