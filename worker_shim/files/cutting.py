@@ -63,7 +63,7 @@ def grown(file: OpenFile, copies: Path, size_bytes: int) -> OpenFile:
     """
     if size_bytes < file.size_bytes:
         raise _changed(file.path)
-    copy = copies / file.copy if file.copy else None
+    copy = copies / file.content if file.content else None
     if copy is not None:
         with open(file.path, "rb") as source, open(copy, "r+b") as target:
             if os.fstat(source.fileno()).st_size < size_bytes:
@@ -87,6 +87,8 @@ def _keep(held: Held, target: Path, keeping: Keeping, left: int) -> tuple[OpenFi
             if status.st_ino != held.status.st_ino or not stat.S_ISREG(status.st_mode):
                 raise _changed(held.path)
             size = status.st_size
+            if not size:  # a lock file, say: nothing is saved by not having it
+                want, why = Keep.COPY, ""
             if want is Keep.NONE:
                 return _recorded(held, size, "", want, size, why), 0
             cost = _write(source, held, size, target, want, keeping, left)
@@ -152,12 +154,15 @@ def _other_name(held: Held, first: OpenFile) -> OpenFile:
     return replace(first, path=held.path, role=held.role, same_as=first.path)
 
 
-def _recorded(held: Held, size: int, copy: str, kept: Keep, kept_from: int, why: str) -> OpenFile:
+def _recorded(
+    held: Held, size: int, content: str, kept: Keep, kept_from: int, why: str
+) -> OpenFile:
     return OpenFile(
         path=held.path,
         size_bytes=size,
         mode=stat.S_IMODE(held.status.st_mode),
-        copy=copy,
+        copy="" if kept_from else content,
+        tail=content if kept_from else "",
         role=held.role,
         uid=held.status.st_uid,
         gid=held.status.st_gid,

@@ -21,12 +21,13 @@ class OpenFile:
     path: str
     size_bytes: int
     mode: int
-    copy: str = ""  # name of what is kept beside the images; empty: only the size is known
+    copy: str = ""  # name of the copy beside the images; empty: not all is kept
     role: str = "data"  # data, log, page (control page), shm, directory, fifo
     uid: int = -1  # -1: not known, left as it is
     gid: int = -1
     kept: str = ""  # none, tail, copy; empty in manifests before: copy where there is one
-    kept_from: int = 0  # offset of the first byte that is kept; above 0 for a tail alone
+    kept_from: int = 0  # offset of the first byte that is kept
+    tail: str = ""  # as `copy`, of what begins there (a shim of before must not take it for all)
     why: str = ""  # why no more is kept, or why it was kept against the operator's choice
     same_as: str = ""  # the path of this cut that is another name of the same file
 
@@ -34,6 +35,11 @@ class OpenFile:
     def keeps(self) -> Keep:
         """How much of its contents is kept."""
         return Keep(self.kept) if self.kept else Keep.COPY if self.copy else Keep.NONE
+
+    @property
+    def content(self) -> str:
+        """The name of what is kept beside the images; empty: only the size is known."""
+        return self.copy or self.tail
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def roll_back_file(file: OpenFile, copies: Path, label: str, by: str = "") -> tu
     """
     path = Path(file.path)
     try:
-        return _roll_back(file, path, copies / file.copy if file.copy else None, label, by)
+        return _roll_back(file, path, copies / file.content if file.content else None, label, by)
     except OSError as error:
         raise DriverError(
             f"cannot put {file.path} back to what it was at the checkpoint: {error.strerror}",
@@ -47,7 +47,7 @@ def roll_back_file(file: OpenFile, copies: Path, label: str, by: str = "") -> tu
 def trouble_with(file: OpenFile, copies: Path) -> DriverError | None:
     """Why the file could not be put back, as far as that can be told without changing anything."""
     path = Path(file.path)
-    copy = copies / file.copy if file.copy else None
+    copy = copies / file.content if file.content else None
     try:
         status = path.lstat()
     except FileNotFoundError:

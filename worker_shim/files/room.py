@@ -51,7 +51,7 @@ def _full(need: dict[int, int], places: dict[int, str]) -> Iterable[DriverError]
 
 def _bytes_for(file: OpenFile, copies: Path) -> int:
     """What is written for it at least: a new file, and what is kept aside."""
-    new_bytes = (copies / file.copy).stat().st_blocks * 512 if file.copy else 0
+    new_bytes = (copies / file.content).stat().st_blocks * 512 if file.content else 0
     try:
         now = os.lstat(file.path)
     except OSError:

@@ -13,7 +13,9 @@ from worker_shim.files.keeping import Keep, Keeping, Rule
 from worker_shim.files.port import Expected, OpenFile, Put
 from worker_shim.images import manifest as manifests
 
-TAIL = OpenFile("/data/big", 10_000, 0o644, "file-0", kept="tail", kept_from=9_000, why="chosen")
+TAIL = OpenFile(
+    "/data/big", 10_000, 0o644, kept="tail", kept_from=9_000, tail="file-0", why="chosen"
+)
 NONE = OpenFile("/data/state", 7, 0o644, kept="none", kept_from=7)
 WHOLE = OpenFile("/data/log", 5, 0o644, "file-1", kept="copy")
 PLACE = OpenFile("/data", 0, 0o755, role="directory")

@@ -81,12 +81,22 @@ def test_of_none_the_size_alone_is_known(hold: Callable[..., OpenFile], tmp_path
     assert not path.exists()
 
 
+def test_an_empty_file_is_always_made(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("wb"):
+        file = cut(tmp_path, NONE)["lock"]
+    path.unlink()
+    assert back(tmp_path, file) == []
+    assert path.read_bytes() == b""
+
+
 def test_of_a_tail_a_missing_file_is_made_with_a_hole(
     hold: Callable[..., OpenFile], tmp_path: Path
 ) -> None:
     file = hold(TAIL)
     assert (file.kept, file.kept_from) == ("tail", SIZE - KIB)
-    assert (tmp_path / "copies" / file.copy).read_bytes() == CONTENT[-KIB:]
+    assert (tmp_path / "copies" / file.tail).read_bytes() == CONTENT[-KIB:]
+    assert not file.copy, "a shim of before would take it for all"
     path = Path(file.path)
     path.unlink()
     (put,) = back(tmp_path, file)
