@@ -75,6 +75,22 @@ def test_a_full_disk_while_the_newer_one_is_kept_aside(small_disk: Path, tmp_pat
     assert (small_disk / "file.after-s1").read_bytes() == newer
 
 
+def test_shared_memory_is_held_against_the_whole_of_its_file_system(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    """What is free of it now tells nothing: the older run goes first."""
+    path = small_disk / "segment"
+    file = replace(held_file(path, os.urandom(200 * KIB), tmp_path), role="shm")
+    DRIVER.check((file,), tmp_path / "copies")
+    path.unlink()
+    (small_disk / "of the older run").write_bytes(os.urandom(200 * KIB))
+    DRIVER.check((file,), tmp_path / "copies")
+    (small_disk / "of the older run").unlink()
+    subprocess.run(["mount", "-o", "remount,size=128k", str(small_disk)], check=True)
+    with pytest.raises(DriverError, match="has 128 KiB in all, and putting files back there takes"):
+        DRIVER.check((file,), tmp_path / "copies")
+
+
 def test_a_read_only_place_is_seen_before(small_disk: Path, tmp_path: Path) -> None:
     file = held_file(small_disk / "file", b"x", tmp_path)
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -98,7 +114,7 @@ def test_something_else_in_the_place(kind: str, tmp_path: Path) -> None:
         with pytest.raises(
             DriverError, match=f"was a regular file at the checkpoint and is {kind}"
         ):
-            step((file,), tmp_path / "copies")  # type: ignore[operator]
+            step((file,), tmp_path / "copies")
     assert os.path.lexists(path)
 
 
