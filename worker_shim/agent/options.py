@@ -55,6 +55,4 @@ class WorkerSpec:
     nccl: str = "auto"  # what becomes of NCCL's communicators: auto, rebuild, keep, none
     nccl_shim: Path | None = None  # NCCL's checkpoint shim; None: looked for in usual places
     follow: bool = True  # the worker's output goes to the shim's stdout too
-    keeping: Keeping = field(
-        default_factory=Keeping
-    )  # what is kept of files that it has open for writing
+    keeping: Keeping = field(default_factory=Keeping)  # of files that it has open for writing
