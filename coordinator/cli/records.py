@@ -69,7 +69,18 @@ def snapshot_view(snapshot: Snapshot) -> Group:
             duration_text(worker.held_ms / 1000) if worker.held_ms else "-",
             str(len(worker.connections)),
         )
-    return Group(head, rows, *devices_view(snapshot.workers))
+    return Group(head, rows, *devices_view(snapshot.workers), *partial_view(snapshot.workers))
+
+
+def partial_view(workers: Iterable[WorkerRecord]) -> list[RenderableType]:
+    """Files that the snapshot does not have whole: one row each, and none when it has all."""
+    rows = table("WORKER", "NOT WHOLE", "SIZE", "KEPT", "WHY", right=("WORKER", "SIZE"))
+    for worker in workers:
+        for file in worker.partial_files:
+            kept = f"its last {bytes_text(file.kept_bytes)}" if file.kept_bytes else "its size"
+            size = bytes_text(file.size_bytes)
+            rows.add_row(str(worker.worker), file.path, size, kept, file.why)
+    return [rows] if rows.row_count else []
 
 
 def devices_view(workers: Iterable[WorkerRecord]) -> list[RenderableType]:
@@ -137,10 +148,35 @@ def restore_view(restore: RestoreRecord) -> Group:
         ("still owed by", owed_text(restore.owed, nodes)),
     )
     parts: list[RenderableType] = [head, placements_view(restore.plan)]
+    parts += files_view(restore)
     parts += timings_view(restore.timings)
     if restore.failure is not None:
         parts.append(failure_view(restore.failure))
     return Group(*parts)
+
+
+FILE_WORDS = {
+    "cut": "written after the cut",
+    "replaced": "rewritten after the cut",
+    "before": "kept by an earlier restore",
+    "hole": "not kept: the file begins with a hole",
+}
+
+
+def files_view(restore: RestoreRecord) -> list[RenderableType]:
+    """Files that were rolled back, and where what came after the snapshot is kept."""
+    rows = table("WORKER", "NODE", "FILE", "WHAT", "SIZE", "NOW AT", right=("WORKER", "SIZE"))
+    for file in restore.files:
+        rows.add_row(
+            str(file.worker),
+            file.node,
+            file.path,
+            FILE_WORDS.get(file.what, file.what),
+            bytes_text(file.size_bytes),
+            file.aside or "-",
+        )
+    more = [Text(f"and {restore.files_unnamed} more files")] if restore.files_unnamed else []
+    return [rows, *more] if rows.row_count else []
 
 
 def timings_view(timings: Iterable[PhaseTiming]) -> list[RenderableType]:

@@ -15,9 +15,11 @@ from coordinator.cli.config_file import config_option, rank
 from coordinator.cli.durations import Duration
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
+from coordinator.cli.sizes import ByteSize, KeepRule
 from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
 from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY, STATE_DIRECTORY
+from worker_shim.files.keeping import Keeping, parse_rule
 from worker_shim.nccl.modes import AUTO, MODES
 
 if TYPE_CHECKING:
@@ -106,6 +108,7 @@ def shim(ctx: click.Context, /, until_worker_ends: bool, **node: Any) -> int:
     examples=(
         "allstop shim run --job llm --workers 2 --worker 0 -- torchrun --nnodes 2 train.py",
         "allstop shim run --config /etc/allstop/shim.toml --worker 1 -- python -m my.trainer",
+        "allstop shim run --job llm --workers 1 --worker 0 --keep-files tail -- python train.py",
     ),
     exits=(0, 2, 5, 10, 13, 14),
 )
@@ -136,6 +139,30 @@ def shim(ctx: click.Context, /, until_worker_ends: bool, **node: Any) -> int:
     "--nccl-shim", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="NCCL's checkpoint shim, libnccl-checkpoint-shim.so.  [default: in usual places]",
 )  # fmt: skip
+@option(
+    "--keep-files",
+    type=KeepRule(),
+    multiple=True,
+    metavar="WHAT[:PATHS]",
+    help="What a snapshot keeps of a file that the worker has open for writing: none (its size), "
+    "tail (its end) or copy; of those at PATHS (* is anything), the first that matches counts.  "
+    "[default: copy]",
+)
+@option(
+    "--copy-limit",
+    "copy_limit_bytes",
+    type=ByteSize(),
+    metavar="SIZE",
+    help="So much is copied of all these files together; of one beyond it the tail is kept.  "
+    "[default: 8GiB]",
+)
+@option(
+    "--keep-tail-bytes",
+    "tail_bytes",
+    type=ByteSize(),
+    metavar="SIZE",
+    help="How much a tail is.  [default: 1MiB]",
+)
 @option("--follow/--no-follow", default=True, help="Show the worker's output.  [default: follow]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @click.pass_context
@@ -151,6 +178,9 @@ def run(
     nccl: str,
     nccl_shim: Path | None,
     follow: bool,
+    keep_files: tuple[str, ...],
+    copy_limit_bytes: int | None,
+    tail_bytes: int | None,
     **node: Any,
 ) -> int:
     """Start one worker of a job and stay beside it.
@@ -170,6 +200,10 @@ def run(
         "env": dict(os.environ),
         "follow": follow,
         "nccl": nccl,
+        "keeping": Keeping(
+            rules=tuple(map(parse_rule, keep_files)),
+            **_given(copy_limit_bytes=copy_limit_bytes, tail_bytes=tail_bytes),
+        ),
         **_given(slots=slots, cwd=cwd, nccl_shim=nccl_shim),
     }
     return start(ctx.ensure_object(Output), _merged(ctx, node), spec)

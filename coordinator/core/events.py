@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.files import FileBack
 from coordinator.core.job_policy import JobPolicy
 from coordinator.core.model import (
     Cut,
@@ -226,6 +227,8 @@ class Restored(OrderAnswered):
     """The tree is back, still stopped and under the network lock."""
 
     root_pid: int
+    files: tuple[FileBack, ...] = ()
+    files_unnamed: int = 0
 
 
 @dataclass(frozen=True)

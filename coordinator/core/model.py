@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinator.core.files import FileBack, FileKept
+
 
 class Phase(StrEnum):
     """What a shim is ordered to do; the order of the words is the order of the work."""
@@ -231,6 +233,8 @@ class WorkerRecord:
     named: tuple[str, ...] = ()  # hosts and GPUs in its first environment: MASTER_ADDR=10.0.0.1
     stored_bytes: int = 0  # what was written to the image store for it
     shared_bytes: int = 0  # of its images, what the store had or another worker stored
+    files: int = 0  # open for writing at the cut
+    partial_files: tuple[FileKept, ...] = ()  # those that are not kept whole, the first of them
 
 
 class AttemptState(StrEnum):
@@ -403,6 +407,8 @@ class RestoreRecord:
     cold: bool = False  # the job is started from scratch, and `snapshot` is what nothing fitted
     cold_why: str = ""  # why it is not that snapshot
     cause: str = ""  # what ended the run that it replaces; empty: an operator asked for it
+    files: tuple[FileBack, ...] = ()  # what its workers told of files, the first of them
+    files_unnamed: int = 0  # so many more
 
 
 @dataclass(frozen=True)

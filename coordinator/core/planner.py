@@ -241,6 +241,8 @@ def _made(
         for differs in fitting.layout(group, node):
             notes[f"{node.facts.node}, instead of {group.node}: {differs}"] = None
         for record in group.records:
+            if group.node != node.facts.node:
+                notes |= dict.fromkeys(_files_lacking(record, node.facts.node))
             why = _why(group, node, why_not.get((group.node, record.worker)))
             placements.append(
                 Placement(
@@ -265,6 +267,17 @@ def _made(
         addresses=tuple(AddressMove(old, new) for old, new in sorted(moves.items())),
         notes=(*notes, *leaving(snapshot.workers)),
     )
+
+
+def _files_lacking(record: WorkerRecord, node: str) -> Iterable[str]:
+    """What the snapshot cannot bring to another node; a shared file system may have it there."""
+    for file in record.partial_files:
+        kept = f"its last {file.kept_bytes} bytes" if file.kept_bytes else "its size"
+        then = "gets a hole for the rest" if file.kept_bytes else "refuses the restore"
+        yield (
+            f"of {file.path} ({file.size_bytes} bytes) the snapshot has only {kept}: {node} {then} "
+            "unless the file is there"
+        )
 
 
 def _why(group: Group, node: Candidate, home_reasons: tuple[str, ...] | None) -> str:

@@ -19,7 +19,7 @@ from coordinator.core.events import (
     Restored,
     RestoreStored,
 )
-from coordinator.core.failures import failure_of
+from coordinator.core.failures import failure_of, listed
 from coordinator.core.model import Cut, Failure, Phase, RestoreState, WorkerState
 from coordinator.core.returning import Restore
 
@@ -32,6 +32,7 @@ def on_restored(r: Restore, event: Restored, now: float) -> list[Command]:
     if sent is None:
         return []
     r.root_pids[event.worker] = event.root_pid
+    r.tell_files(event.files, event.files_unnamed)
     sent.take(event.worker)
     if not sent.complete:
         return r.progress(sent, now)
@@ -110,9 +111,26 @@ def _runs(r: Restore, now: float) -> list[Command]:
     told = f"snapshot {r.snapshot_id} runs again{step}"
     if r.cold:
         told = f"started from scratch, not from snapshot {r.snapshot_id}, because {r.cold_why}"
+    for note in _files_told(r):
+        r.note(note)
     r.move(S.RUNNING, r.with_notes(told))
     record = r.record()
     return [PutRestore(record), r.announce(now, last=True, restore=record)]
+
+
+def _files_told(r: Restore) -> list[str]:
+    """What everybody should know of files; each of them is in the record."""
+    aside = sum(1 for file in r.files if file.what in ("cut", "replaced"))
+    told = []
+    if aside:
+        more = " or more" if r.files_unnamed else ""
+        told.append(
+            f"{aside}{more} files were rolled back, and what came after is kept beside them"
+        )
+    if holes := [file for file in r.files if file.what == "hole"]:
+        names = listed([f"{file.path} on {file.node}" for file in holes])
+        told.append(f"made anew with a hole for what was not kept: {names}")
+    return told
 
 
 # -- of an earlier leader --------------------------------------------------------------------------

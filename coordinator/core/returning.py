@@ -12,6 +12,7 @@ from coordinator.core.cluster import NO_STEPS
 from coordinator.core.commands import AdmitRestore, Announce, Command
 from coordinator.core.errors import AllstopError, BugError, RestoreFailed
 from coordinator.core.events import WorkerExited
+from coordinator.core.files import FileBack
 from coordinator.core.model import (
     Endpoint,
     OldWorker,
@@ -26,6 +27,7 @@ from coordinator.core.model import (
 from coordinator.core.policy import Policy
 
 S = RestoreState
+FILES_MAX = 512  # a record is one value of the store
 
 
 @dataclass
@@ -51,6 +53,8 @@ class Restore(Action[RestoreState]):
     sure: bool = False  # one worker of that run is gone, so that it takes no more steps
     cold_why: str = ""  # why the job is started from scratch instead
     cause: str = ""  # what ended the run that it replaces; empty: an operator asked
+    files: list[FileBack] = field(default_factory=list)  # told by its workers, so many at most
+    files_unnamed: int = 0
 
     @property
     def cold(self) -> bool:
@@ -90,7 +94,15 @@ class Restore(Action[RestoreState]):
             cold=self.cold,
             cold_why=self.cold_why,
             cause=self.cause,
+            files=tuple(self.files),
+            files_unnamed=self.files_unnamed,
         )
+
+    def tell_files(self, files: tuple[FileBack, ...], unnamed: int) -> None:
+        """Keep what a worker did to files, as far as the record has room."""
+        room = FILES_MAX - len(self.files)
+        self.files += files[:room]
+        self.files_unnamed += len(files[room:]) + unnamed
 
     def begin(self, now: float) -> list[Command]:
         """Have the restore recorded and the incarnation raised; nothing is touched before that."""
@@ -230,6 +242,8 @@ def from_record(record: RestoreRecord, *, epoch: int, policy: Policy, now: float
         held={(each.node, each.worker) for each in record.old},
         sure=record.sure,
         cold_why=record.cold_why,
+        files=list(record.files),
+        files_unnamed=record.files_unnamed,
     )
 
 

@@ -13,6 +13,7 @@ from allstop.v1 import logs_pb2, records_pb2, shim_pb2
 from coordinator.codec import from_proto, member_of, number_of, to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import BadRequest, Where
+from coordinator.core.files import FileBack
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import (
     Failure,
@@ -286,7 +287,12 @@ _ANSWER: dict[Phase, _Answer] = {
     Phase.UNDO: lambda at, result: events.Undone(*at, held_ms=result.held_ms),
     Phase.FETCH: lambda at, result: events.Fetched(*at),
     Phase.CLEAR: lambda at, result: events.Cleared(*at),
-    Phase.RESTORE: lambda at, result: events.Restored(*at, root_pid=result.root_pid),
+    Phase.RESTORE: lambda at, result: events.Restored(
+        *at,
+        root_pid=result.root_pid,
+        files=tuple(from_proto(file, FileBack) for file in result.files),
+        files_unnamed=result.files_unnamed,
+    ),
     Phase.GPU_RESTORE: lambda at, result: events.GpuRestored(*at),
     Phase.GPU_UNLOCK: lambda at, result: events.GpuUnlocked(*at),
     Phase.RELEASE: lambda at, result: events.Released(*at),

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 STORE = "etcd"
 DRIVER_ACTS = (
     "stop", "lock", "unlock", "go_on", "dump", "cut", "put", "fetch", "restore", "create",
-    "delete", "kill", "roll_back", "cuda_lock", "cuda_checkpoint", "cuda_restore", "cuda_unlock",
+    "delete", "kill", "settle", "check", "roll_back", "cuda_lock", "cuda_checkpoint",
+    "cuda_restore", "cuda_unlock",
 )  # fmt: skip
 HANGING_ACTS = (
     "dump", "put", "fetch", "restore", "unlock", "stop", "cuda_lock", "cuda_checkpoint",

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.codec import decode, encode, from_proto, to_proto
-from coordinator.core import job_policy, model, timelines
+from coordinator.core import files, job_policy, model, timelines
 from coordinator.core.errors import BadRequest, StoreError
 
 RECORDS = [
     cls
-    for module in (job_policy, model, timelines)
+    for module in (files, job_policy, model, timelines)
     for _, cls in inspect.getmembers(module, is_dataclass)
     if cls.__module__ == module.__name__
 ]

@@ -86,7 +86,6 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
         facts=probe,
         eyes=eyes,
         run_root=options.run_dir,
-        copy_limit_bytes=options.copy_limit_bytes,
         save_before_kill=lambda: Precaution.SAVE_BEFORE_KILL in precautions(sight().situation),
         gpus=gpus,
     )

@@ -6,10 +6,11 @@ import asyncio
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from coordinator.core.errors import DriverError, Refused
 from coordinator.core.model import Cut, WorkerRecord
-from worker_shim.agent import communicators, holding
+from worker_shim.agent import communicators, holding, putting_back
 from worker_shim.agent.launched import named_in
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Dumped, Worker
@@ -61,7 +62,7 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     )
     try:
         open_files = await asyncio.to_thread(
-            drivers.files.cut, tree, place / FILES, copy_limit_bytes=drivers.copy_limit_bytes
+            drivers.files.cut, tree, place / FILES, keeping=worker.keeping
         )
     finally:
         deadline.lap("files")
@@ -76,14 +77,24 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("criu")
     facts = await asyncio.to_thread(drivers.images.facts, images)
     await _require_whole(worker, tree, facts, stats, deadline)
+    open_files = await asyncio.to_thread(_as_criu_saw, worker, open_files, place)
     deadline.lap("look")
     worker.ranks = worker.page.ranks(tree) if worker.page is not None else ()
-    record = await _record(worker, tree, sockets, stats, facts)
+    record = replace(
+        await _record(worker, tree, sockets, stats, facts), **putting_back.recorded(open_files)
+    )
     manifest = _manifest(worker, order, open_files)
     staged = await asyncio.to_thread(listed, place)
     deadline.lap("record")
     worker.dumped[order.action] = Dumped(record, manifest, staged, tree.living)
     return Outcome(record=record, ranks=worker.ranks)
+
+
+def _as_criu_saw(worker: Worker, files: tuple[OpenFile, ...], place: Path) -> tuple[OpenFile, ...]:
+    """With the sizes that CRIU saw, which a restore insists on; it looked after the cut."""
+    named = worker.drivers.images.files(place / IMAGES)
+    sizes = {file.path: file.size_bytes for file in named if file.size_bytes >= 0}
+    return worker.drivers.files.settle(files, place / FILES, sizes)
 
 
 async def _require_no_device(worker: Worker, tree: Tree) -> None:
@@ -228,4 +239,5 @@ def _manifest(worker: Worker, order: Order, open_files: tuple[OpenFile, ...]) ->
         command=worker.command,
         run_directory=str(worker.directory),
         launch=worker.launched,
+        keeping=worker.keeping,
     )

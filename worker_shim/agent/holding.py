@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from coordinator.core.errors import AllstopError, NotReady
+from coordinator.core.errors import AllstopError, DriverError, NotReady
 from coordinator.core.model import Finding, Severity
-from worker_shim.agent import communicators
+from worker_shim.agent import communicators, putting_back
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.programs import programs_of
 from worker_shim.agent.worker import Worker
@@ -59,7 +59,9 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
         if not cuda.engine and ("gpu", pid) not in known:
             text = f"process {pid} uses a GPU: {NO_ENGINE}"
             findings.append(Finding(Severity.REFUSE, "gpu", text, pid=pid))
-    need = room_needed(tree)
+    file_bytes, of_files = _look_at_files(worker, tree)
+    findings += of_files
+    need = room_needed(tree) + file_bytes
     if holders:
         need += device_bytes(worker)
         findings += _host_memory(worker)
@@ -75,6 +77,16 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
             )
             findings.append(Finding(Severity.REFUSE, code, text))
     return tuple(findings)
+
+
+def _look_at_files(worker: Worker, tree: Tree) -> tuple[int, list[Finding]]:
+    """Bytes that are kept of files, and what should be known of them."""
+    try:
+        expected = worker.drivers.files.expect(tree, worker.keeping)
+    except DriverError as error:
+        text = f"{error.what}; {error.advice}"
+        return 0, [Finding(Severity.REFUSE, "files", text)]
+    return expected.bytes, putting_back.findings(expected)
 
 
 def device_bytes(worker: Worker) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from worker_shim.files.keeping import Keeping
+
 if TYPE_CHECKING:
     from grpc import ChannelCredentials
 
@@ -33,7 +35,6 @@ class ShimOptions:
     state_dir: Path = STATE_DIRECTORY  # highest epoch seen
     criu: Path | None = None  # None: ALLSTOP_CRIU, then PATH
     gpu_engine: str = "auto"  # library, program, none: see cuda/choosing
-    copy_limit_bytes: int = 8 << 30  # a bigger file open for writing is kept by its size alone
     goodbye_s: float = 3.0
     metrics: str = ""  # host:port that answers Prometheus; empty: nobody does
     linger_s: float = 300.0  # how long a failed worker's shim waits to be restored into
@@ -54,3 +55,4 @@ class WorkerSpec:
     nccl: str = "auto"  # what becomes of NCCL's communicators: auto, rebuild, keep, none
     nccl_shim: Path | None = None  # NCCL's checkpoint shim; None: looked for in usual places
     follow: bool = True  # the worker's output goes to the shim's stdout too
+    keeping: Keeping = field(default_factory=Keeping)  # of files that it has open for writing

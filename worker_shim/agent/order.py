@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
+from coordinator.core.files import FileBack
 from coordinator.core.model import (
     AddressMove,
     Cut,
@@ -74,6 +75,8 @@ class Outcome:
     laps: tuple[Lap, ...] = ()
     arrivals: tuple[Arrival, ...] = ()  # of ranks: parked, or communicators rebuilt
     gpu: bool = False  # HOLD: a process of it has an NVIDIA device open
+    files: tuple[FileBack, ...] = ()  # RESTORE: what was done to files
+    files_unnamed: int = 0  # so many more
 
 
 @dataclass

@@ -121,7 +121,6 @@ class Drivers:
     facts: FactsSource
     run_root: Path
     eyes: NodeEyes = field(default_factory=NodeEyes)
-    copy_limit_bytes: int = 8 << 30
     save_before_kill: Callable[[], bool] = lambda: False  # of GPU processes
     gpus: GpuInventory | None = None  # None: nobody looks for any
     endpoint: Endpoint = field(default_factory=Endpoint)  # where ranks meet to rebuild

@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordinator.core.errors import BadRequest, DriverError, Refused
+from coordinator.core.errors import AllstopError, BadRequest, DriverError, Refused
 from coordinator.core.model import Endpoint, WorkerRecord
-from worker_shim.agent import communicators, starting
+from worker_shim.agent import communicators, putting_back, starting
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.criu.port import ImageFacts
+from worker_shim.files.port import Put
 from worker_shim.images.port import Launch, Manifest
-from worker_shim.images.staging import FILES, IMAGES
+from worker_shim.images.staging import IMAGES
 from worker_shim.network.port import Sockets, moved
 
 FETCH_ROOM_FACTOR = 1.05
@@ -76,6 +77,9 @@ async def fetch(worker: Worker, order: Order, deadline: Deadline, progress: Prog
     )
     deadline.lap("images")
     _require_own(worker, manifest)
+    # While the old incarnation is untouched: a file that cannot come back must not cost the job.
+    await asyncio.to_thread(putting_back.check, worker, manifest, place)
+    deadline.lap("files")
     facts = await asyncio.to_thread(drivers.images.facts, place / IMAGES)
     sockets = await asyncio.to_thread(drivers.images.sockets, place / IMAGES)
     worker.restoration = Restoration(order.action, record, place, manifest, sockets, facts)
@@ -179,22 +183,35 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
 
     What CRIU has forked when it fails is gone again; the worker is then not there.
     """
-    restoration, drivers = _restoration(worker, order), worker.drivers
+    restoration = _restoration(worker, order)
     if worker.restored_by != order.action:
         raise Refused(f"{order.action} has not cleared this node", where=worker.where)
     if restoration.start is not None:
         start = restoration.start
-        restoration.start = await starting.restore(worker, order, start, deadline)
+        restoration.start = await starting.restore(
+            worker, order, start, restoration.manifest.keeping, deadline
+        )
         return Outcome(note="ready to be started from scratch")
-    manifest, images = restoration.manifest, restoration.place / IMAGES
+    manifest = restoration.manifest
     # Not in CLEAR: old workers on other nodes may write to a shared file until all are cleared.
-    aside = await asyncio.to_thread(
-        drivers.files.roll_back,
-        manifest.open_files,
-        restoration.place / FILES,
-        label=manifest.action,
-    )
+    told = await asyncio.to_thread(putting_back.put_back, worker, manifest, restoration.place)
     deadline.lap("files")
+    try:
+        return await _restore_tree(worker, order, restoration, told, deadline)
+    except AllstopError as error:
+        error.details = (*error.details, *map(putting_back.sentence, told))
+        raise
+
+
+async def _restore_tree(
+    worker: Worker,
+    order: Order,
+    restoration: Restoration,
+    told: tuple[Put, ...],
+    deadline: Deadline,
+) -> Outcome:
+    """The tree, once its files are what they were."""
+    drivers, manifest, images = worker.drivers, restoration.manifest, restoration.place / IMAGES
     moves = {move.old: move.new for move in order.addresses}
     close = leaving(restoration.sockets, restoration.connections, moves)
     await asyncio.to_thread(drivers.images.move_addresses, images, moves, close=close)
@@ -207,7 +224,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.log_began = {file.path: file.size_bytes for file in manifest.open_files}
     worker.take_directory()
     worker.command, worker.workers = manifest.command, order.workers or manifest.workers
-    worker.launched = manifest.launch
+    worker.launched, worker.keeping = manifest.launch, manifest.keeping
     if manifest.page:
         page = {**manifest.page, "incarnation": order.incarnation}
         worker.page = drivers.hook.renew(worker.directory, page, manifest.slots)
@@ -231,8 +248,14 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         worker.page.refresh_starts()
         worker.ranks = worker.page.ranks(tree)
     deadline.lap("look")
-    note = f"{len(close)} connections closed, {len(aside)} files kept aside"
-    return Outcome(root_pid=root_pid, ranks=worker.ranks, note=note)
+    files, unnamed = putting_back.told(worker, told)
+    return Outcome(
+        root_pid=root_pid,
+        ranks=worker.ranks,
+        note=f"{len(close)} connections closed, {putting_back.counted(told)}",
+        files=files,
+        files_unnamed=unnamed,
+    )
 
 
 def leaving(

@@ -16,6 +16,7 @@ from worker_shim.agent.options import WorkerSpec
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.criu.port import ImageFacts
+from worker_shim.files.keeping import Keeping
 from worker_shim.images.port import Launch, Manifest
 from worker_shim.network.port import Sockets
 
@@ -59,7 +60,9 @@ async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     return Outcome(note=f"{cleared} sockets destroyed")
 
 
-async def restore(worker: Worker, order: Order, launch: Launch, deadline: Deadline) -> Launch:
+async def restore(
+    worker: Worker, order: Order, launch: Launch, keeping: Keeping, deadline: Deadline
+) -> Launch:
     """Make ready to start, and have the worker look like one that is back and held."""
     ready = moved(launch, {move.old: move.new for move in order.addresses})
     await asyncio.to_thread(require_startable, ready, worker.where)
@@ -68,6 +71,7 @@ async def restore(worker: Worker, order: Order, launch: Launch, deadline: Deadli
         worker.page.close()
     worker.page, worker.ranks, worker.root_pid = None, (), 0
     worker.command = ready.argv
+    worker.keeping = keeping
     worker.workers = order.workers or worker.workers
     worker.state, worker.action = "restored", order.action
     worker.incarnation = order.incarnation
@@ -89,6 +93,7 @@ async def release(worker: Worker, launch: Launch, deadline: Deadline) -> Outcome
         env=launch.env,
         cwd=Path(launch.cwd),
         slots=launch.slots,
+        keeping=worker.keeping,
     )
     notes = await worker.launch(spec)
     worker.admit(incarnation)

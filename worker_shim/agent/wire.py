@@ -84,6 +84,8 @@ def result_message(order: Order, outcome: Outcome) -> shim_pb2.ShimMessage:
         gpu=outcome.gpu,
         laps=[to_proto(lap) for lap in outcome.laps],
         arrivals=[to_proto(arrival) for arrival in outcome.arrivals],
+        files=[to_proto(file) for file in outcome.files],
+        files_unnamed=outcome.files_unnamed,
     )
     if outcome.failure is not None:
         result.failure.CopyFrom(to_proto(outcome.failure))

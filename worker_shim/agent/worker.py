@@ -20,6 +20,7 @@ from worker_shim.agent.recent import Recent
 from worker_shim.agent.strays import kill_strays
 from worker_shim.cuda.killing import take_off
 from worker_shim.cuda.port import GpuProcess
+from worker_shim.files.keeping import Keeping
 from worker_shim.images.names import checked_name
 from worker_shim.images.port import Launch, Manifest
 from worker_shim.nccl.launching import environment as launch_environment
@@ -67,6 +68,7 @@ class Worker:
     workers: int = 0
     command: tuple[str, ...] = ()
     launched: Launch | None = None  # what it was started with, wherever that was
+    keeping: Keeping = field(default_factory=Keeping)  # of files that it has open for writing
     directory: Path = field(default_factory=Path)
     state: str = ""
     incarnation: int = 0
@@ -176,6 +178,7 @@ class Worker:
         self.take_directory()
         self.workers, self.command, self.state = spec.workers, tuple(spec.argv), "starting"
         self.gpu, self.gpus = False, ()
+        self.keeping = spec.keeping
         self.launched = Launch(tuple(spec.argv), dict(spec.env), str(spec.cwd), spec.slots)
         self.page, additions, notes = self.drivers.hook.install(
             self.directory, spec.env, worker=self.worker, slots=spec.slots

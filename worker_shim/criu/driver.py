@@ -19,7 +19,7 @@ from worker_shim.criu import addresses, images, tasks
 from worker_shim.criu.binary import clean_environment, criu_version, find_criu, keeps_self_tests
 from worker_shim.criu.causes import details, error_lines, recognise
 from worker_shim.criu.giving_up import REFUSABLE, run_or_give_up, time_for_criu
-from worker_shim.criu.port import DumpStats, ImageFacts
+from worker_shim.criu.port import DumpStats, ImageFacts, NamedFile
 from worker_shim.criu.remaps import make_remaps, save_remaps
 from worker_shim.network.port import Sockets
 from worker_shim.process.runner import Commands, Finished, signal_name
@@ -134,6 +134,10 @@ class CriuDriver:
     def facts(self, source: Path) -> ImageFacts:
         """Read pids and thread ids from the images."""
         return images.read_facts(source)
+
+    def files(self, source: Path) -> tuple[NamedFile, ...]:
+        """The files that the restore opens by name, each once."""
+        return images.named_files(source)
 
     def sockets(self, source: Path) -> Sockets:
         """The TCP sockets as the restore will make them: what to lock and to clear before it."""

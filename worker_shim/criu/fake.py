@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.core.errors import DriverError
 from coordinator.core.model import Endpoint
-from worker_shim.criu.port import DumpStats, ImageFacts
+from worker_shim.criu.port import DumpStats, ImageFacts, NamedFile
 from worker_shim.network.port import Sockets
 
 FILE = "fake-images.json"
@@ -26,6 +26,7 @@ class FakeImageDriver:
     def __init__(self, of_tree: ImageFacts | None = None, sockets: Sockets | None = None) -> None:
         self.of_tree = of_tree
         self.sockets_of_tree = sockets or Sockets((), ())
+        self.of_names: tuple[NamedFile, ...] = ()
         self.restored: list[int] = []
         self.broken: set[str] = set()
         self.calls: list[str] = []
@@ -59,6 +60,11 @@ class FakeImageDriver:
         self._called("facts")
         facts = self._read(images)["facts"]
         return ImageFacts(facts["root_pid"], tuple(facts["pids"]), tuple(facts["task_ids"]))
+
+    def files(self, images: Path) -> tuple[NamedFile, ...]:
+        """Those that a test has set."""
+        self._called("files")
+        return self.of_names
 
     def sockets(self, images: Path) -> Sockets:
         """What `dump` wrote, moved since or not."""

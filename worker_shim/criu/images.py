@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from worker_shim.criu.image_file import (
     STATS_MAGIC,
     read_image,
 )
-from worker_shim.criu.port import ImageFacts
+from worker_shim.criu.port import ImageFacts, NamedFile
 from worker_shim.criu.wire import (
     BYTES,
     Field,
@@ -32,7 +33,7 @@ INVENTORY, INVENTORY_MAGIC = "inventory.img", 0x58313116  # the one image withou
 # Field numbers of CRIU's messages (its images/*.proto).
 PSTREE_PID, PSTREE_PGID, PSTREE_SID, PSTREE_THREADS = 1, 3, 4, 5
 FILE_ID, FILE_REG = 2, 3
-REG_NAME = 6
+REG_NAME, REG_SIZE, REG_MODE = 6, 8, 10
 REMAP_ORIG, REMAP_REMAP, REMAP_TYPE = 1, 2, 3
 REMAP_LINKED = 0
 STATS_OF_DUMP = 1
@@ -119,6 +120,33 @@ def link_remaps(images: Path) -> tuple[LinkRemap, ...]:
                 name = next(f.raw for f in read_message(field.raw) if f.number == REG_NAME)
                 names[first(entry, FILE_ID)] = os.fsdecode(name)
     return tuple(LinkRemap(names[orig], names[remap]) for orig, remap in wanted)
+
+
+def named_files(images: Path) -> tuple[NamedFile, ...]:
+    """The regular files that a restore opens by name, each once; raises DriverError on damage.
+
+    Those whose contents CRIU has itself (ghosts), or that a link remap is made for, are `made`.
+    """
+    made: set[int] = set()
+    if (images / REMAPS).exists():
+        for entry in messages(images / REMAPS, REMAP_MAGIC):
+            made |= {first(entry, REMAP_ORIG), first(entry, REMAP_REMAP)}
+    found: dict[str, NamedFile] = {}
+    for entry in messages(images / FILES, FILES_MAGIC):
+        number = first(entry, FILE_ID)
+        for field in entry:
+            if field.number == FILE_REG and field.kind == BYTES:
+                file = _named(tuple(read_message(field.raw)), number in made)
+                found.setdefault(file.path, file)
+    return tuple(found.values())
+
+
+def _named(entry: Sequence[Field], made: bool) -> NamedFile:
+    path = next((field.raw for field in entry if field.number == REG_NAME), b"")
+    sizes = [field.value for field in entry if field.number == REG_SIZE]
+    mode = first(entry, REG_MODE)
+    regular = not mode or stat.S_ISREG(mode)
+    return NamedFile(os.fsdecode(path), sizes[0] if sizes and regular else -1, made)
 
 
 def messages(path: Path, magic: int) -> list[tuple[Field, ...]]:

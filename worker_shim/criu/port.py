@@ -35,6 +35,15 @@ class ImageFacts:
         return max(self.task_ids)
 
 
+@dataclass(frozen=True)
+class NamedFile:
+    """A file that a restore opens by its name."""
+
+    path: str
+    size_bytes: int = -1  # which CRIU insists on; -1: it does not
+    made: bool = False  # the restore itself makes it: its contents are in the images
+
+
 class ImageDriver(Protocol):
     """CRIU behind a few calls. Every call has its own deadline and process group."""
 
@@ -59,6 +68,9 @@ class ImageDriver(Protocol):
 
     def facts(self, images: Path) -> ImageFacts:
         """Read pids and thread ids from the images."""
+
+    def files(self, images: Path) -> tuple[NamedFile, ...]:
+        """The files that the restore opens by name, each once."""
 
     def sockets(self, images: Path) -> Sockets:
         """The TCP sockets as a restore will make them, moved if they were: lock and clear these."""

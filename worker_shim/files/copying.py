@@ -30,29 +30,34 @@ def clone(source: int, target: int) -> bool:
     return True
 
 
-def copy_contents(source: int, target: int, size_bytes: int) -> None:
-    """Copy the first `size_bytes`; holes stay holes. Raises OSError."""
-    os.ftruncate(target, size_bytes)
-    at = 0
+def copy_contents(
+    source: int, target: int, size_bytes: int, *, start: int = 0, shift: int = 0
+) -> None:
+    """Copy the first `size_bytes` but what is before `start`; holes stay holes. Raises OSError.
+
+    What is at N in the source comes to N + shift; the target is as long as that makes it.
+    """
+    os.ftruncate(target, size_bytes + shift)
+    at = start
     while at < size_bytes:
         try:
-            start = os.lseek(source, at, os.SEEK_DATA)
+            data = os.lseek(source, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # only a hole is left
                 return
             raise
-        end = min(os.lseek(source, start, os.SEEK_HOLE), size_bytes)
-        _copy_range(source, target, start, end)
+        end = min(os.lseek(source, data, os.SEEK_HOLE), size_bytes)
+        _copy_range(source, target, data, end, shift)
         at = end
 
 
-def _copy_range(source: int, target: int, start: int, end: int) -> None:
+def _copy_range(source: int, target: int, start: int, end: int, shift: int) -> None:
     at, in_kernel = start, True
     while at < end:
         copied = 0
         if in_kernel:
             try:
-                copied = os.copy_file_range(source, target, end - at, at, at)
+                copied = os.copy_file_range(source, target, end - at, at, at + shift)
             except OSError as error:
                 if error.errno not in NOT_POSSIBLE:
                     raise
@@ -62,16 +67,16 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
             chunk = os.pread(source, min(CHUNK_BYTES, end - at), at)
             if not chunk:
                 return
-            copied = os.pwrite(target, chunk, at)
+            copied = os.pwrite(target, chunk, at + shift)
         at += copied
 
 
-def same_start(one: int, other: int, size_bytes: int) -> bool:
-    """Whether two files agree in their first `size_bytes`."""
+def same_start(one: int, other: int, size_bytes: int, *, start: int = 0) -> bool:
+    """Whether two files agree in their first `size_bytes`; of the first one from `start` on."""
     at = 0
     while at < size_bytes:
         want = min(CHUNK_BYTES, size_bytes - at)
-        left, right = os.pread(one, want, at), os.pread(other, want, at)
+        left, right = os.pread(one, want, start + at), os.pread(other, want, at)
         if left != right or not left:
             return False
         at += len(left)

@@ -2,100 +2,124 @@
 
 from __future__ import annotations
 
-import os
-import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from coordinator.core.errors import DriverError
 from worker_shim.files import places
-from worker_shim.files.copying import clone, copy_contents
-from worker_shim.files.open_files import Held, held_files
-from worker_shim.files.port import OpenFile
-from worker_shim.files.rollback import roll_back_file
+from worker_shim.files.aside import kept_before
+from worker_shim.files.cutting import cut_files, expected, grown
+from worker_shim.files.keeping import MEMORY_ROLES, Keep, Keeping
+from worker_shim.files.links import link_file
+from worker_shim.files.open_files import held_files, nameless_bytes
+from worker_shim.files.port import Expected, OpenFile, Put
+from worker_shim.files.rollback import roll_back_file, trouble_with
+from worker_shim.files.room import trouble_with_room
 from worker_shim.process.port import Tree
 
-COPY = "file-{}"
+NAMED_MAX = 8
 
 
 class LinuxFileDriver:
     """`FileDriver` for Linux; holds nothing."""
 
-    def cut(self, tree: Tree, into: Path, *, copy_limit_bytes: int) -> tuple[OpenFile, ...]:
+    def expect(self, tree: Tree, keeping: Keeping) -> Expected:
+        """What a cut would take if it were made now; changes nothing, the tree may run.
+
+        Files without a name count too: CRIU puts their contents into the images.
+        """
+        files = list(expected(held_files(tree), keeping))
+        not_whole = tuple(
+            file for file, _ in files if file.keeps is not Keep.COPY and file.kept_from
+        )
+        return Expected(sum(cost for _, cost in files) + nameless_bytes(tree), not_whole)
+
+    def cut(self, tree: Tree, into: Path, *, keeping: Keeping) -> tuple[OpenFile, ...]:
         """Record (and copy, reflinked where possible) these files while the tree is stopped.
 
-        `copy_limit_bytes` bounds what is really copied, all files together, smallest first; a file
-        that shares its blocks costs nothing. Syncing is left to the image store. A crash leaves a
-        partial directory. Raises DriverError naming the file (no room, unreadable).
+        The limit bounds what is really copied, all files together, smallest first; a file that
+        shares its blocks costs nothing, and of one beyond the limit the tail is kept. Syncing is
+        left to the image store. A crash leaves a partial directory. Raises DriverError naming the
+        file (no room, unreadable, rewritten by somebody else meanwhile).
         """
         into.mkdir(mode=0o700, parents=True, exist_ok=True)
-        left = copy_limit_bytes
-        recorded: list[OpenFile] = []
-        order = sorted(held_files(tree), key=lambda held: held.status.st_size)
-        for number, held in enumerate(order):
-            copied = _copy(held, into / COPY.format(number), left)
-            left -= copied or 0
-            name = "" if copied is None else COPY.format(number)
-            recorded.append(_recorded(held, name))
-        return (*places.held_places(tree), *sorted(recorded, key=lambda file: file.path))
+        files = cut_files(held_files(tree), into, keeping)
+        return (*places.held_places(tree, [file.path for file in files]), *files)
+
+    def settle(
+        self, files: tuple[OpenFile, ...], copies: Path, sizes: Mapping[str, int]
+    ) -> tuple[OpenFile, ...]:
+        """The files with the sizes that CRIU found a moment later, which it insists on.
+
+        They differ where somebody outside the job wrote to them, and what was kept then grows.
+        Raises DriverError where one was rewritten.
+        """
+        return tuple(_settled(file, copies, sizes.get(file.path)) for file in files)
+
+    def check(self, files: tuple[OpenFile, ...], copies: Path) -> None:
+        """Raise DriverError naming every file that a roll back here could not put back.
+
+        Changes nothing, and may be asked while the older run still writes: what it says no to
+        stays so, what it says yes to may still fail.
+        """
+        found = [error for file in files if (error := _trouble(file, copies)) is not None]
+        found += trouble_with_room(files, copies)
+        if not found:
+            return
+        more = f" (and {len(found) - 1} more files)" if len(found) > 1 else ""
+        raise DriverError(
+            f"{found[0].what}{more}",
+            advice=found[0].advice,
+            details=tuple(f"{error.what}; {error.advice}" for error in found[:NAMED_MAX]),
+        )
 
     def roll_back(
-        self, files: tuple[OpenFile, ...], copies: Path, *, label: str
-    ) -> tuple[str, ...]:
-        """Make every file what it was at the cut; return the places of what was kept aside.
+        self, files: tuple[OpenFile, ...], copies: Path, *, label: str, by: str = ""
+    ) -> tuple[Put, ...]:
+        """Make every file what it was at the cut; return what is worth telling.
 
         A file that grew is cut back and its tail kept as `NAME.after-<label>`; one whose kept part
         differs is put back whole and the newer one kept aside under that name; a missing file is
-        made from its copy. Control page and shared memory are put back and nothing of them kept.
-        Directories and FIFOs that are missing are made. Every file changes at once or not at all,
-        and the whole can be repeated. Raises DriverError for a file that is missing or shorter and
-        has no copy.
+        made from its copy, or from its tail with a hole before it. Control page and shared memory
+        are put back and nothing of them kept. Directories and FIFOs that are missing are made, and
+        names of one file are names of one file again. Every file changes at once or not at all,
+        and the whole can be repeated. Raises DriverError for a file that is missing, shorter or
+        different and of which too little is kept.
         """
         for place in (file for file in files if file.role in places.ROLES):
             places.put_back(place)
-        contents = (file for file in files if file.role not in places.ROLES)
-        kept = (roll_back_file(file, copies, label) for file in contents)
-        return tuple(str(path) for path in kept if path is not None)
+        told: list[Put] = []
+        contents = [file for file in files if file.role not in places.ROLES]
+        for file in sorted(contents, key=lambda file: bool(file.same_as)):
+            one = link_file if file.same_as else partial(roll_back_file, copies=copies)
+            told += _with_earlier(file, one(file, label=label, by=by), label)
+        return tuple(told)
 
 
-def _recorded(held: Held, copy: str) -> OpenFile:
-    return OpenFile(
-        path=held.path,
-        size_bytes=held.status.st_size,
-        mode=stat.S_IMODE(held.status.st_mode),
-        copy=copy,
-        role=held.role,
-        uid=held.status.st_uid,
-        gid=held.status.st_gid,
-    )
+def _with_earlier(file: OpenFile, told: tuple[Put, ...], label: str) -> Iterator[Put]:
+    """And what roll backs before have kept: the one that a crash ended told nobody."""
+    yield from told
+    if file.role in MEMORY_ROLES:
+        return
+    now = {put.aside for put in told}
+    for place in kept_before(Path(file.path), label):
+        if str(place) not in now:
+            yield Put(file.path, "before", str(place), place.lstat().st_size)
 
 
-def _copy(held: Held, target: Path, limit_bytes: int) -> int | None:
-    """Copy one file; return how many bytes that cost, or None when it is too big to be copied."""
-    try:
-        source = os.open(held.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            return _copy_open(source, held, target, limit_bytes)
-        finally:
-            os.close(source)
-    except OSError as error:
-        raise DriverError(
-            f"cannot keep {held.path}, which the job has open for writing: {error.strerror}",
-            advice="make room where the images are staged",
-            details=(str(target),),
-        ) from error
+def _trouble(file: OpenFile, copies: Path) -> DriverError | None:
+    if file.role in places.ROLES:
+        return places.trouble_with(file)
+    if file.same_as:
+        return None
+    return trouble_with(file, copies)
 
 
-def _copy_open(source: int, held: Held, target: Path, limit_bytes: int) -> int | None:
-    size = held.status.st_size
-    stored = held.status.st_blocks * 512  # holes cost nothing
-    copy = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        if clone(source, copy):
-            return 0
-        if min(size, stored) > limit_bytes:
-            os.unlink(target)
-            return None
-        copy_contents(source, copy, size)
-        return min(size, stored)
-    finally:
-        os.close(copy)
+def _settled(file: OpenFile, copies: Path, size_bytes: int | None) -> OpenFile:
+    if size_bytes is None or size_bytes == file.size_bytes or file.role in places.ROLES:
+        return file
+    if file.same_as:
+        return replace(file, size_bytes=size_bytes)
+    return grown(file, copies, size_bytes)

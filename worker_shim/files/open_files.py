@@ -1,6 +1,8 @@
 """Which regular files a stopped tree can still change: open for writing, or mapped shared.
 
-Deleted files are left out: CRIU carries their contents in the images.
+And all of /dev/shm that it has open in any way.
+Deleted files are left out: CRIU carries their contents in the images. A file whose name here is
+deleted and that has another one in the same directory is known by that.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.core.errors import DriverError
 from worker_shim.hook.page import PATH_VARIABLE
 from worker_shim.process.port import Tree
 
@@ -26,7 +29,10 @@ KERNEL_KINDS = frozenset(
         *("efivarfs", "binfmt_misc"),
     )
 )
-SHARED_WRITABLE = re.compile(r"^\S+ .w.s \S+ \S+ \d+\s+(/.*)$")
+# /dev/shm is memory of the job, however it is mapped: no other node has it.
+HELD_MAPPING = re.compile(r"^(\S+) (?:.w.s \S+ \S+ \d+\s+(/.*)|\S+ \S+ \S+ \d+\s+(/dev/shm/.*))$")
+DELETED = " (deleted)"
+REMAP = "link_remap."  # names that CRIU makes for itself
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,10 @@ class Held:
 
 
 def held_files(tree: Tree) -> tuple[Held, ...]:
-    """Each file once, in the order of paths; a file known by two names counts twice."""
+    """Each file once, in the order of paths; a file known by two names counts twice.
+
+    Raises DriverError for a name that is not UTF-8.
+    """
     not_real = kernel_devices()
     pages = set(_control_pages(tree.pids))
     logs = _logs(tree)
@@ -50,8 +59,20 @@ def held_files(tree: Tree) -> tuple[Held, ...]:
         status = _status(path, inode)
         if status is None or status.st_dev in not_real:
             continue
+        _require_utf8(path)
         found[path] = Held(path, status, _role(path, pages, logs))
     return tuple(found[path] for path in sorted(found))
+
+
+def _require_utf8(path: str) -> None:
+    """Manifests and records hold text."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise DriverError(
+            f"the worker holds a file whose name is not UTF-8: {path!a}",
+            advice="rename it",
+        ) from None
 
 
 def _role(path: str, pages: set[str], logs: set[str]) -> str:
@@ -86,25 +107,72 @@ def _open_for_writing(pid: int) -> Iterator[tuple[str, int]]:
             if not path.startswith("/"):
                 continue
             info = (PROC / str(pid) / "fdinfo" / descriptor.name).read_text()
-            inode = descriptor.stat().st_ino
+            status = descriptor.stat()
         except (FileNotFoundError, ProcessLookupError):
             continue
         flags = re.search(r"^flags:\s+([0-7]+)", info, re.MULTILINE)
-        if flags and int(flags.group(1), 8) & os.O_ACCMODE != os.O_RDONLY:
-            yield path, inode
+        writable = flags and int(flags.group(1), 8) & os.O_ACCMODE != os.O_RDONLY
+        if writable or path.startswith(SHM):
+            yield _name_now(path, status), status.st_ino
 
 
 def _mapped(pid: int) -> Iterator[tuple[str, int]]:
     try:
-        text = (PROC / str(pid) / "maps").read_text()
+        text = (PROC / str(pid) / "maps").read_text(errors="surrogateescape")
     except (FileNotFoundError, ProcessLookupError):
         return
     for line in text.splitlines():
-        mapping = SHARED_WRITABLE.match(line)
-        if mapping:
-            # Newlines are the only characters that maps escapes. Its inode is not that of stat
-            # on every file system (overlayfs), so it proves nothing.
-            yield mapping.group(1).replace("\\012", "\n"), ANY_INODE
+        mapping = HELD_MAPPING.match(line)
+        if not mapping:
+            continue
+        # Newlines are the only characters that maps escapes. Its inode is not that of stat
+        # on every file system (overlayfs), so it proves nothing.
+        path = (mapping.group(2) or mapping.group(3)).replace("\\012", "\n")
+        if path.endswith(DELETED):
+            try:
+                path = _name_now(path, (PROC / str(pid) / "map_files" / mapping.group(1)).stat())
+            except OSError:
+                continue
+        yield path, ANY_INODE
+
+
+def _name_now(path: str, status: os.stat_result) -> str:
+    """Another name of a file whose name was deleted, in the same directory, or the path itself."""
+    if not path.endswith(DELETED) or not status.st_nlink:
+        return path
+    try:
+        with os.scandir(os.path.dirname(path)) as entries:
+            for entry in entries:
+                if entry.inode() == status.st_ino and not entry.name.startswith(REMAP):
+                    return entry.path
+    except OSError:
+        pass
+    return path
+
+
+def nameless_bytes(tree: Tree) -> int:
+    """Bytes of regular files without any name (memfd too) that the tree has open or mapped."""
+    sizes: dict[tuple[int, int], int] = {}
+    for pid in tree.pids:
+        own = PROC / str(pid)
+        for entry in (*_entries(own / "fd"), *_nameless_mappings(own)):
+            try:
+                status = entry.stat()
+            except OSError:
+                continue
+            if stat.S_ISREG(status.st_mode) and not status.st_nlink:
+                sizes[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(sizes.values())
+
+
+def _nameless_mappings(own: Path) -> Iterator[Path]:
+    try:
+        lines = (own / "maps").read_text(errors="surrogateescape").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for line in lines:
+        if line.endswith(DELETED):
+            yield own / "map_files" / line.split(" ", 1)[0]
 
 
 def _logs(tree: Tree) -> set[str]:

@@ -24,9 +24,12 @@ DELETED = " (deleted)"
 SOCKET = "socket:["
 
 
-def held_places(tree: Tree) -> tuple[OpenFile, ...]:
-    """Every such place with its mode and owner, outer directories first."""
-    wanted: set[str] = set()
+def held_places(tree: Tree, files: Iterable[str] = ()) -> tuple[OpenFile, ...]:
+    """Every such place with its mode and owner, outer directories first.
+
+    `files` are others that are to be made there, by their paths.
+    """
+    wanted = {os.path.dirname(path) for path in files}
     fifos: set[str] = set()
     for pid in tree.pids:
         for path in (*_links(pid), *_sockets(pid)):
@@ -45,23 +48,30 @@ def held_places(tree: Tree) -> tuple[OpenFile, ...]:
 
 def put_back(place: OpenFile) -> None:
     """Make the place if it is not there; raises DriverError when something else is there."""
-    wanted = stat.S_ISDIR if place.role == DIRECTORY else stat.S_ISFIFO
     try:
-        try:
-            status = os.lstat(place.path)
-        except FileNotFoundError:
+        if not os.path.lexists(place.path):
             _make(place)
-            return
-        if not wanted(status.st_mode) and not os.path.isdir(place.path):
-            raise DriverError(
-                f"{place.path} was a {place.role} at the checkpoint and is none now",
-                advice="move what is there away",
-            )
+        elif error := trouble_with(place):
+            raise error
     except OSError as error:
         raise DriverError(
             f"cannot make the {place.role} {place.path}, which the job had: {error.strerror}",
             advice="make it by hand",
         ) from error
+
+
+def trouble_with(place: OpenFile) -> DriverError | None:
+    """What stands where the place should be; None where it is there, or nothing is."""
+    if not os.path.lexists(place.path):
+        return None
+    kind = _kind(place.path) or 0
+    # A directory may be a link to one, as people move things to other disks.
+    if os.path.isdir(place.path) if place.role == DIRECTORY else stat.S_ISFIFO(kind):
+        return None
+    return DriverError(
+        f"{place.path} was a {place.role} at the checkpoint and is none now",
+        advice="move what is there away",
+    )
 
 
 def _make(place: OpenFile) -> None:

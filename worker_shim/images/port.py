@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from worker_shim.files.keeping import Keeping
 from worker_shim.files.port import OpenFile
 
 
@@ -47,6 +48,7 @@ class Manifest:
     command: tuple[str, ...]
     run_directory: str
     launch: Launch | None = None  # None: kept by no version before
+    keeping: Keeping = field(default_factory=Keeping)  # what the next cut keeps of files
 
 
 @dataclass(frozen=True)

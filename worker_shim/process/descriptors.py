@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from coordinator.core.model import Finding, Severity
 from worker_shim.cuda.devices import DEVICE_PREFIX
+from worker_shim.process.mappings import GHOST_BYTES_MAX
 from worker_shim.process.view import Descriptor, ProcessView, TreeView
 
 # Kinds of anonymous inodes that CRIU 4.2 dumps (criu/files.c, dump_one_file).
@@ -82,6 +83,7 @@ def _path(
             "close it before the worker starts, or start the worker by `allstop shim run`",
         )
         return
+    yield from _nameless(process, descriptor, has)
     device = _device(process.process.pid, descriptor)
     if device is None:
         return
@@ -100,6 +102,23 @@ def _path(
             "device",
             f"{has}, a device whose state is in its driver",
             "turn off the feature that opens it",
+        )
+
+
+def _nameless(process: ProcessView, descriptor: Descriptor, has: str) -> Iterator[Finding]:
+    """A file without a name is carried inside the images, up to a limit; holes do not count."""
+    try:
+        status = os.stat(f"/proc/{process.process.pid}/fd/{descriptor.number}")
+    except OSError:
+        return
+    size_bytes = status.st_blocks * 512
+    if stat.S_ISREG(status.st_mode) and not status.st_nlink and size_bytes > GHOST_BYTES_MAX:
+        yield process.finding(
+            Severity.REFUSE,
+            "deleted_file",
+            f"{has}, {size_bytes >> 20} MiB without a name, more than the {GHOST_BYTES_MAX >> 20}"
+            " MiB that are carried",
+            "keep the file while it is open",
         )
 
 

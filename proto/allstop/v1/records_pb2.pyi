@@ -378,7 +378,7 @@ class Endpoint(_message.Message):
     def __init__(self, local_address: _Optional[str] = ..., local_port: _Optional[int] = ..., remote_address: _Optional[str] = ..., remote_port: _Optional[int] = ...) -> None: ...
 
 class WorkerRecord(_message.Message):
-    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named", "stored_bytes", "shared_bytes")
+    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named", "stored_bytes", "shared_bytes", "files", "partial_files")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -411,6 +411,8 @@ class WorkerRecord(_message.Message):
     NAMED_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FILES_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     node: str
@@ -443,7 +445,21 @@ class WorkerRecord(_message.Message):
     named: _containers.RepeatedScalarFieldContainer[str]
     stored_bytes: int
     shared_bytes: int
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ...) -> None: ...
+    files: int
+    partial_files: _containers.RepeatedCompositeFieldContainer[FileKept]
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial_files: _Optional[_Iterable[_Union[FileKept, _Mapping]]] = ...) -> None: ...
+
+class FileKept(_message.Message):
+    __slots__ = ("path", "size_bytes", "kept_bytes", "why")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    size_bytes: int
+    kept_bytes: int
+    why: str
+    def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., kept_bytes: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class PhaseTiming(_message.Message):
     __slots__ = ("phase", "started_ms", "took_ms", "slowest")
@@ -596,7 +612,7 @@ class NodeFit(_message.Message):
     def __init__(self, node: _Optional[str] = ..., worker: _Optional[int] = ..., chosen: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
 
 class RestoreRecord(_message.Message):
-    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "owed", "old", "old_from", "sure", "cold", "cold_why", "cause")
+    __slots__ = ("restore", "job", "snapshot", "state", "epoch", "incarnation", "plan", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "owed", "old", "old_from", "sure", "cold", "cold_why", "cause", "files", "files_unnamed")
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -616,6 +632,8 @@ class RestoreRecord(_message.Message):
     COLD_FIELD_NUMBER: _ClassVar[int]
     COLD_WHY_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    FILES_UNNAMED_FIELD_NUMBER: _ClassVar[int]
     restore: str
     job: str
     snapshot: str
@@ -635,7 +653,25 @@ class RestoreRecord(_message.Message):
     cold: bool
     cold_why: str
     cause: str
-    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., owed: _Optional[_Iterable[int]] = ..., old: _Optional[_Iterable[_Union[OldWorker, _Mapping]]] = ..., old_from: _Optional[int] = ..., sure: _Optional[bool] = ..., cold: _Optional[bool] = ..., cold_why: _Optional[str] = ..., cause: _Optional[str] = ...) -> None: ...
+    files: _containers.RepeatedCompositeFieldContainer[FileBack]
+    files_unnamed: int
+    def __init__(self, restore: _Optional[str] = ..., job: _Optional[str] = ..., snapshot: _Optional[str] = ..., state: _Optional[_Union[RestoreState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., owed: _Optional[_Iterable[int]] = ..., old: _Optional[_Iterable[_Union[OldWorker, _Mapping]]] = ..., old_from: _Optional[int] = ..., sure: _Optional[bool] = ..., cold: _Optional[bool] = ..., cold_why: _Optional[str] = ..., cause: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileBack, _Mapping]]] = ..., files_unnamed: _Optional[int] = ...) -> None: ...
+
+class FileBack(_message.Message):
+    __slots__ = ("worker", "node", "path", "what", "aside", "size_bytes")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    ASIDE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    node: str
+    path: str
+    what: str
+    aside: str
+    size_bytes: int
+    def __init__(self, worker: _Optional[int] = ..., node: _Optional[str] = ..., path: _Optional[str] = ..., what: _Optional[str] = ..., aside: _Optional[str] = ..., size_bytes: _Optional[int] = ...) -> None: ...
 
 class OldWorker(_message.Message):
     __slots__ = ("node", "worker")

@@ -365,7 +365,7 @@ class ReleaseOrder(_message.Message):
     def __init__(self) -> None: ...
 
 class OrderResult(_message.Message):
-    __slots__ = ("epoch", "job", "worker", "action", "phase", "took_ms", "failure", "ranks", "findings", "record", "held_ms", "root_pid", "note", "laps", "arrivals", "gpu")
+    __slots__ = ("epoch", "job", "worker", "action", "phase", "took_ms", "failure", "ranks", "findings", "record", "held_ms", "root_pid", "note", "laps", "arrivals", "gpu", "files", "files_unnamed")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -382,6 +382,8 @@ class OrderResult(_message.Message):
     LAPS_FIELD_NUMBER: _ClassVar[int]
     ARRIVALS_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    FILES_UNNAMED_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     job: str
     worker: int
@@ -398,4 +400,6 @@ class OrderResult(_message.Message):
     laps: _containers.RepeatedCompositeFieldContainer[_records_pb2.Lap]
     arrivals: _containers.RepeatedCompositeFieldContainer[_records_pb2.Arrival]
     gpu: bool
-    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., took_ms: _Optional[int] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_records_pb2.RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[_records_pb2.Finding, _Mapping]]] = ..., record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., held_ms: _Optional[int] = ..., root_pid: _Optional[int] = ..., note: _Optional[str] = ..., laps: _Optional[_Iterable[_Union[_records_pb2.Lap, _Mapping]]] = ..., arrivals: _Optional[_Iterable[_Union[_records_pb2.Arrival, _Mapping]]] = ..., gpu: _Optional[bool] = ...) -> None: ...
+    files: _containers.RepeatedCompositeFieldContainer[_records_pb2.FileBack]
+    files_unnamed: int
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., took_ms: _Optional[int] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[_records_pb2.RankState, _Mapping]]] = ..., findings: _Optional[_Iterable[_Union[_records_pb2.Finding, _Mapping]]] = ..., record: _Optional[_Union[_records_pb2.WorkerRecord, _Mapping]] = ..., held_ms: _Optional[int] = ..., root_pid: _Optional[int] = ..., note: _Optional[str] = ..., laps: _Optional[_Iterable[_Union[_records_pb2.Lap, _Mapping]]] = ..., arrivals: _Optional[_Iterable[_Union[_records_pb2.Arrival, _Mapping]]] = ..., gpu: _Optional[bool] = ..., files: _Optional[_Iterable[_Union[_records_pb2.FileBack, _Mapping]]] = ..., files_unnamed: _Optional[int] = ...) -> None: ...

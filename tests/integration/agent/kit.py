@@ -77,8 +77,8 @@ async def restore(
     saved: list[shim_pb2.OrderResult],
     incarnation: int,
     moves: tuple[AddressMove, ...] = (),
-) -> None:
-    """Bring these workers back on these peers, in order."""
+) -> list[shim_pb2.OrderResult]:
+    """Bring these workers back on these peers, in order; what RESTORE was answered."""
     new = {move.old: move.new for move in moves}
     records = [from_proto(result.record, WorkerRecord) for result in saved]
 
@@ -88,7 +88,7 @@ async def restore(
             end, local_address=new.get(local, local), remote_address=new.get(remote, remote)
         )
 
-    async def all_of(phase: str, **detail: Any) -> None:
+    async def all_of(phase: str, **detail: Any) -> list[shim_pb2.OrderResult]:
         orders = []
         for number, (peer, record) in enumerate(zip(peers, records, strict=True)):
             more = dict(detail)
@@ -97,12 +97,13 @@ async def restore(
             if phase == "CLEAR":
                 more["connections"] = tuple(map(moved, record.connections))
             orders.append(peer.order(phase, action, worker=number, **more))
-        await every(*orders)
+        return await every(*orders)
 
     await all_of("FETCH")
     await all_of("CLEAR")
-    await all_of("RESTORE", incarnation=incarnation, workers=len(peers), addresses=moves)
+    back = await all_of("RESTORE", incarnation=incarnation, workers=len(peers), addresses=moves)
     await all_of("RELEASE")
+    return back
 
 
 def contents(store: Path) -> dict[str, tuple[int, int, str]]:

@@ -54,12 +54,20 @@ async def test_saved_here_restored_here_and_there(
         assert saved[0].record.image_bytes > 8 << 20
         stored = contents(tmp_path / "store")
 
-        await restore([busy], "llm-r1", saved, 2)  # in place, the old one killed
+        (back,) = await restore([busy], "llm-r1", saved, 2)  # in place, the old one killed
+        log = "/run/allstop/llm/0/log"
+        (file,) = back.files  # what the killed one had printed since
+        assert (file.node, file.path, file.what) == ("n0", log, "cut")
+        assert file.aside == f"{log}.after-llm-a1"
+        tail = lab.hosts["n0"].run(["cat", file.aside]).stdout
+        assert len(tail) == file.size_bytes
+        assert tail.startswith("step ")
         assert (await busy.state("running")).incarnation == 2
 
         lab.hosts["n0"].power_off()
         await exit_of(first)
-        await restore([free], "llm-r2", saved, 3)
+        (back,) = await restore([free], "llm-r2", saved, 3)
+        assert not back.files, "there was nothing on that node"
         ended = await free.until(lambda m: m.HasField("exited") and m.exited, 30.0)
         assert (ended.exit_code, ended.incarnation) == (0, 3)
         spare.terminate()

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.core.errors import AllstopError
+from worker_shim.agent.putting_back import lacking
 from worker_shim.criu.driver import CriuDriver
 from worker_shim.criu.tasks import stat_fields, states
 from worker_shim.files.driver import LinuxFileDriver
+from worker_shim.files.port import OpenFile
 from worker_shim.network.driver import NftNetworkDriver
 from worker_shim.process.port import Tree, TreeProcess
 from worker_shim.process.runner import CommandRunner
@@ -105,6 +107,10 @@ class Node:
     def states(self, root: int) -> dict[int, str]:
         """State letters of every task of the tree."""
         return states(self.look(root).pids)
+
+    def lacking(self, images: Path, files: tuple[OpenFile, ...]) -> list[str]:
+        """What FETCH looks for among the files that CRIU will open by name."""
+        return lacking(self.criu.files(images), files)
 
     def _signal(self, root: int, number: signal.Signals) -> None:
         for pid in self.look(root).pids:

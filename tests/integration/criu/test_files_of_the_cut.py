@@ -12,6 +12,7 @@ import pytest
 from lab import Lab
 from lab.host import DISK
 from tests.integration.criu.kit import PROGRAMS, Node, counted, lines, until
+from worker_shim.files.keeping import Keeping
 
 pytestmark = [pytest.mark.root, pytest.mark.criu]
 
@@ -41,7 +42,9 @@ def launch(node: Node, *arguments: str) -> int:
 def save(node: Node, root: int) -> int:
     """DUMP, then let it go on a while and end it; return the count at the cut."""
     tree = node.call("stop", root)
-    node.files = node.call("files.cut", tree, IMAGES / "files", copy_limit_bytes=1 << 20)
+    node.files = node.call(
+        "files.cut", tree, IMAGES / "files", keeping=Keeping(copy_limit_bytes=1 << 20)
+    )
     node.call("criu.dump", root, IMAGES / "criu", **SECONDS)
     at_cut = counted(node.here(OUT))
     node.call("go_on", root)

@@ -13,6 +13,7 @@ from lab import Lab
 from lab.host import DISK
 from tests.integration.criu.kit import PROGRAMS, Node, counted, lines, until
 from worker_shim.criu.addresses import read_sockets
+from worker_shim.files.keeping import Keeping
 
 pytestmark = [pytest.mark.root, pytest.mark.criu]
 
@@ -30,7 +31,9 @@ def launch(node: Node, *arguments: str) -> int:
 def save(node: Node, root: int) -> None:
     """What a shim does at DUMP, once every tree is stopped and locked."""
     tree = node.call("look", root)
-    node.files = node.call("files.cut", tree, IMAGES / "files", copy_limit_bytes=1 << 20)
+    node.files = node.call(
+        "files.cut", tree, IMAGES / "files", keeping=Keeping(copy_limit_bytes=1 << 20)
+    )
     node.call("criu.dump", root, IMAGES / "criu", **SECONDS)
 
 

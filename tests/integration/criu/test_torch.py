@@ -12,6 +12,7 @@ import pytest
 from lab import Lab
 from lab.host import DISK
 from tests.integration.criu.kit import PROGRAMS, Node, counted, lines, until
+from worker_shim.files.keeping import Keeping
 
 IMAGES = DISK / "images"
 OUT = DISK / "out"
@@ -34,7 +35,9 @@ def test_dataloader_workers_come_back_on_another_node(
         until(lambda: counted(node.here(OUT)) >= 100, "batches", deadline_s=60)
         tree = node.call("stop", root)
         assert len(tree.pids) >= 3
-        files = node.call("files.cut", tree, IMAGES / "files", copy_limit_bytes=1 << 20)
+        files = node.call(
+            "files.cut", tree, IMAGES / "files", keeping=Keeping(copy_limit_bytes=1 << 20)
+        )
         stats = node.call("criu.dump", root, IMAGES / "criu", **SECONDS)
         assert stats.image_bytes > 100 << 20
         at_cut = counted(node.here(OUT))

@@ -10,7 +10,7 @@ from pathlib import Path
 from coordinator.core.errors import DeadlinePassed, DriverError
 from coordinator.core.model import Finding, RankState
 from worker_shim.agent.ports import Page
-from worker_shim.criu.port import DumpStats, ImageFacts
+from worker_shim.criu.port import DumpStats, ImageFacts, NamedFile
 from worker_shim.nccl.port import RankCommunicators
 from worker_shim.network.port import Sockets
 from worker_shim.process.port import LaunchSpec, Tree, TreeProcess, unheard
@@ -107,9 +107,13 @@ class FakeImages(Breakable):
         self.begun = asyncio.Event()
         self.moved: list[tuple[dict[str, str], tuple[tuple[str, int], ...]]] = []
         self.restored_state = "T"
+        self.names: tuple[NamedFile, ...] = ()
 
     async def version(self) -> str:
         return "4.2.1"
+
+    def files(self, images: Path) -> tuple[NamedFile, ...]:
+        return self.names
 
     async def dump(self, root_pid: int, images: Path, *, deadline_s: float) -> DumpStats:
         self.called("dump")

@@ -45,7 +45,7 @@ class Spy:
 def spied(rig: Rig) -> list[tuple[str, str]]:
     """Every driver of the rig notes its calls from now on."""
     notes: list[tuple[str, str]] = []
-    kept = {"run_root", "copy_limit_bytes"}
+    kept = {"run_root"}
     names = [field.name for field in fields(Drivers) if field.name not in kept]
     file = rig.tmp_path / "state" / "epoch"
     spies = {name: Spy(name, getattr(rig.drivers, name), notes, file) for name in names}

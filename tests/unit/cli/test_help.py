@@ -118,9 +118,14 @@ def sample(option: click.Option) -> str:
         return "/etc/hostname" if option.type.file_okay else "/"
     if isinstance(option.type, click.IntRange | click.FloatRange):
         return "2"
-    return {"phase=duration": "dump=60s", "duration": "7s", "integer": "7", "percentage": "2%"}.get(
-        option.type.name, "policy_s=7s" if option.name == "policy" else "words"
-    )
+    return {
+        "phase=duration": "dump=60s",
+        "duration": "7s",
+        "integer": "7",
+        "size": "7MB",
+        "percentage": "2%",
+        "keep": "tail",
+    }.get(option.type.name, "policy_s=7s" if option.name == "policy" else "words")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

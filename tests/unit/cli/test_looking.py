@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections import deque
 
@@ -308,3 +310,46 @@ def test_show_says_in_one_sentence_why_it_was_given_up_and_who_still_owes(
     attempt.owed.pop()
     operator.replies["Show"] = pb.ShowReply(attempt=attempt)
     assert "still owed" not in cli("show", "llm-1").out
+
+
+def test_what_a_snapshot_does_not_have_whole(cli: Cli, operator: FakeOperator) -> None:
+    snapshot = records.Snapshot()
+    snapshot.CopyFrom(SNAPSHOT)
+    snapshot.workers[1].partial_files.add(
+        path="/data/big",
+        size_bytes=8 * 10**9,
+        kept_bytes=10**6,
+        why="more than --copy-limit allows",
+    )
+    snapshot.workers[1].partial_files.add(path="/data/state", size_bytes=5)
+    operator.replies["Show"] = pb.ShowReply(snapshot=snapshot)
+    told = cli("show", "llm-1")
+    assert re.search(r"1 +/data/big +8 GB +its last 1 MB +more than --copy-limit allows", told.out)
+    assert re.search(r"1 +/data/state +5 B +its size", told.out)
+    operator.replies["Show"] = pb.ShowReply(snapshot=SNAPSHOT)
+    assert "NOT WHOLE" not in cli("show", "llm-1").out
+
+
+def test_where_a_restore_kept_what_came_after(cli: Cli, operator: FakeOperator) -> None:
+    aside = "/data/log.after-llm-1"
+    restore = records.RestoreRecord(
+        restore="r1",
+        job="llm",
+        snapshot="llm-1",
+        state=records.RESTORE_STATE_RUNNING,
+        reason="snapshot llm-1 runs again",
+        files=[
+            records.FileBack(
+                worker=1, node="n1", path="/data/log", what="cut", aside=aside, size_bytes=1234
+            ),
+            records.FileBack(worker=0, node="n0", path="/data/x", what="hole", size_bytes=99),
+        ],
+        files_unnamed=3,
+    )
+    operator.replies["Show"] = pb.ShowReply(restore=restore)
+    told = cli("show", "r1").out
+    assert re.search(rf"1 +n1 +/data/log +written after the cut +1.23 kB +{aside}", told)
+    assert re.search(r"0 +n0 +/data/x +not kept: the file begins with a hole +99 B +-", told)
+    assert "and 3 more files" in told
+    (first, _) = json.loads(cli("show", "r1", "-o", "json").out)["restore"]["files"]
+    assert first["aside"] == aside

@@ -17,6 +17,7 @@ from coordinator.core.errors import SetupError
 from coordinator.link.security import Tls
 from coordinator.server.run import CoordinatorOptions
 from worker_shim.agent.options import STAGING_DIRECTORY, ShimOptions, WorkerSpec
+from worker_shim.files.keeping import Keep, Keeping, Rule
 from worker_shim.process import namespace
 
 from .conftest import Cli
@@ -168,6 +169,22 @@ def test_a_worker(shim: Shim, tmp_path: Path) -> None:
     assert options.node == "n1"
     assert options.store_dir == Path("/nearer")  # after `run` wins
     assert options.linger_s == 2.0
+
+
+def test_what_is_kept_of_files(shim: Shim, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ("shim", "run", "--job", "llm", "--workers", "1", "--worker", "0")
+    files = ("--keep-files", "copy:/data/log/*", "--keep-files", "none")
+    sizes = ("--copy-limit", "1.5GiB", "--keep-tail-bytes", "64 KiB")
+    _, worker = shim(*run, *files, *sizes, "true")
+    assert worker is not None
+    rules = (Rule(Keep.COPY, "/data/log/*"), Rule(Keep.NONE))
+    assert worker.keeping == Keeping(rules, 3 << 29, 64 << 10)
+    _, worker = shim(*run, "true")
+    assert worker is not None
+    assert worker.keeping == Keeping()
+    for wrong in (("--keep-files", "some"), ("--copy-limit", "8GX"), ("--copy-limit", "2048TiB9")):
+        assert main([*run, *wrong, "true"]) == 2
+        assert "write" in capsys.readouterr().err
 
 
 def test_the_command_line_wins_over_the_environment(

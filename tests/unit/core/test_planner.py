@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coordinator.core.files import FileKept
 from coordinator.core.fit import Candidate
 from coordinator.core.matching import UNFIT, assign
 from coordinator.core.model import (
@@ -65,6 +66,22 @@ def test_workers_stay_where_they_were() -> None:
     assert places(planned) == {0: "node-2", 1: "node-1"}
     assert planned.plan is not None
     assert planned.plan.addresses == ()
+
+
+def test_files_that_are_not_whole_are_noted_for_another_node_alone() -> None:
+    kept = (FileKept("/data/big", 1000, 10), FileKept("/data/state", 7, 0))
+    made = snapshot(worker(0, "node-1", partial_files=kept))
+    there = plan(made, [Candidate(facts("node-1"))]).plan
+    elsewhere = plan(made, [Candidate(facts("node-2"))]).plan
+    assert there is not None
+    assert elsewhere is not None
+    assert there.notes == ()
+    assert elsewhere.notes == (
+        "of /data/big (1000 bytes) the snapshot has only its last 10 bytes: node-2 gets a hole for "
+        "the rest unless the file is there",
+        "of /data/state (7 bytes) the snapshot has only its size: node-2 refuses the restore "
+        "unless the file is there",
+    )
 
 
 def test_workers_that_shared_a_node_stay_together() -> None:

@@ -14,6 +14,7 @@ from worker_shim.files import rollback
 from worker_shim.files.copying import copy_contents, same_start
 from worker_shim.files.driver import LinuxFileDriver
 from worker_shim.files.fake import FakeFileDriver
+from worker_shim.files.keeping import Keeping
 from worker_shim.files.port import OpenFile
 from worker_shim.process.port import Tree, TreeProcess
 
@@ -37,13 +38,14 @@ def log(tmp_path: Path) -> Iterator[Path]:
 
 def cut(driver: LinuxFileDriver, tmp_path: Path, limit: int = MIB) -> tuple[OpenFile, ...]:
     """Those below the test's own directory: the test runner holds files of its own."""
-    files = driver.cut(HERE, tmp_path / "copies", copy_limit_bytes=limit)
+    keeping = Keeping(copy_limit_bytes=limit, tail_bytes=MIB)
+    files = driver.cut(HERE, tmp_path / "copies", keeping=keeping)
     return tuple(file for file in files if file.path.startswith(f"{tmp_path}/"))
 
 
 def back(driver: LinuxFileDriver, tmp_path: Path, files: tuple[OpenFile, ...]) -> list[str]:
-    kept = driver.roll_back(files, tmp_path / "copies", label="s1")
-    return [Path(path).name for path in kept]
+    told = driver.roll_back(files, tmp_path / "copies", label="s1")
+    return [Path(put.aside).name for put in told if put.what in ("cut", "replaced")]
 
 
 def test_a_tail_is_cut_off_and_kept(driver: LinuxFileDriver, tmp_path: Path, log: Path) -> None:
@@ -93,28 +95,6 @@ def test_a_missing_file_is_made(driver: LinuxFileDriver, tmp_path: Path) -> None
     assert (tmp_path / "deep" / "file").read_text() == "x"
 
 
-def test_too_big_files_have_only_their_size(
-    driver: LinuxFileDriver, tmp_path: Path, log: Path
-) -> None:
-    with (tmp_path / "big").open("wb") as held:
-        held.write(os.urandom(3 * MIB))
-        held.flush()
-        files = {Path(file.path).name: file for file in cut(driver, tmp_path, limit=2 * MIB)}
-        assert files["log"].copy, "the small one is copied all the same"
-        if files["big"].copy:
-            pytest.skip("this file system shares blocks, so nothing is too big")
-        held.write(b"tail")
-        held.flush()
-    assert back(driver, tmp_path, (files["big"],)) == ["big.after-s1"]
-    assert (tmp_path / "big").stat().st_size == 3 * MIB
-    os.truncate(tmp_path / "big", 1)
-    with pytest.raises(DriverError, match="too big to be copied"):
-        back(driver, tmp_path, (files["big"],))
-    (tmp_path / "big").unlink()
-    with pytest.raises(DriverError, match="is missing"):
-        back(driver, tmp_path, (files["big"],))
-
-
 def test_what_counts_as_held(driver: LinuxFileDriver, tmp_path: Path, log: Path) -> None:
     for name in ("mapped", "read", "gone", "private"):
         (tmp_path / name).write_bytes(bytes(4096))
@@ -133,7 +113,7 @@ def test_what_counts_as_held(driver: LinuxFileDriver, tmp_path: Path, log: Path)
         (tmp_path / "gone").unlink()
         page[:3] = b"new"
         files = cut(driver, tmp_path)
-        everything = driver.cut(HERE, tmp_path / "again", copy_limit_bytes=MIB)
+        everything = driver.cut(HERE, tmp_path / "again", keeping=Keeping())
     assert [Path(file.path).name for file in files] == ["log", "mapped"]
     assert not [file.path for file in everything if file.path.startswith(("/proc", "/dev/null"))]
     copy = next(file.copy for file in files if file.path.endswith("mapped"))
@@ -146,7 +126,7 @@ def test_shared_memory_is_put_back_and_not_kept(driver: LinuxFileDriver, tmp_pat
         with path.open("wb") as held:
             held.write(b"old")
             held.flush()
-            files = driver.cut(HERE, tmp_path / "copies", copy_limit_bytes=MIB)
+            files = driver.cut(HERE, tmp_path / "copies", keeping=Keeping())
         (file,) = (file for file in files if file.path == str(path))
         assert file.role == "shm"
         path.write_bytes(b"newer")
@@ -186,7 +166,7 @@ def test_something_else_in_the_place_is_refused(
     files = cut(driver, tmp_path)
     log.unlink()
     log.symlink_to("/etc/passwd")
-    with pytest.raises(DriverError, match="is none now"):
+    with pytest.raises(DriverError, match="is a symbolic link now"):
         back(driver, tmp_path, files)
     assert log.is_symlink()
 
@@ -216,6 +196,8 @@ def test_from_one_file_system_to_another(tmp_path: Path) -> None:
 
 def test_the_fake(tmp_path: Path) -> None:
     fake = FakeFileDriver((OpenFile("/log", 3, 0o644),))
-    assert fake.cut(HERE, tmp_path, copy_limit_bytes=1) == fake.files
+    assert fake.cut(HERE, tmp_path, keeping=Keeping()) == fake.files
+    assert fake.settle(fake.files, tmp_path, {}) == fake.files
+    fake.check(fake.files, tmp_path)
     assert fake.roll_back(fake.files, tmp_path, label="s1") == ()
     assert fake.rolled_back == [(fake.files, "s1")]
