@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 
 from coordinator.core.errors import DriverError
@@ -18,7 +19,11 @@ COPY = "file-{}"
 
 
 class LinuxFileDriver:
-    """`FileDriver` for Linux; holds nothing."""
+    """`FileDriver` for Linux; holds nothing but a lock."""
+
+    def __init__(self) -> None:
+        """Workers of one node may have had one file open: their files go back one after another."""
+        self._going_back = threading.Lock()
 
     def cut(self, tree: Tree, into: Path, *, copy_limit_bytes: int) -> tuple[OpenFile, ...]:
         """Record (and copy, reflinked where possible) these files while the tree is stopped.
@@ -50,11 +55,12 @@ class LinuxFileDriver:
         and the whole can be repeated. Raises DriverError for a file that is missing or shorter and
         has no copy.
         """
-        for place in (file for file in files if file.role in places.ROLES):
-            places.put_back(place)
-        contents = (file for file in files if file.role not in places.ROLES)
-        kept = (roll_back_file(file, copies, label) for file in contents)
-        return tuple(str(path) for path in kept if path is not None)
+        with self._going_back:
+            for place in (file for file in files if file.role in places.ROLES):
+                places.put_back(place)
+            contents = (file for file in files if file.role not in places.ROLES)
+            kept = (roll_back_file(file, copies, label) for file in contents)
+            return tuple(str(path) for path in kept if path is not None)
 
 
 def _recorded(held: Held, copy: str) -> OpenFile:
