@@ -114,8 +114,7 @@ def shim(ctx: click.Context, /, until_worker_ends: bool, **node: Any) -> int:
         "allstop shim run --job llm --workers 2 --worker 0 -- torchrun --nnodes 2 train.py",
         "allstop shim run --config /etc/allstop/shim.toml --worker 1 -- python -m my.trainer",
         "allstop shim run --job llm --ranks 8 -- python train.py",
-        "allstop shim run --job llm --ranks 8 --nnodes 2 --node-rank 1 --master-addr 10.0.0.1 "
-        "-- python train.py",
+        "allstop shim run --job llm --ranks 8 --nnodes 2 --master-addr node-0 -- python train.py",
     ),
     exits=(0, 2, 5, 10, 13, 14),
 )
