@@ -328,10 +328,7 @@ class Agent:
 
     async def report(self) -> None:
         """Look at every worker and say how it is; facts go along when they changed."""
-        for lane in tuple(self._lanes.values()):
-            await self._looker.look(lane.worker, busy=lane.busy)
-            if lane.worker.alive and not lane.busy and not lane.worker.action:
-                await asyncio.to_thread(logs.give_back, lane.worker.directory / LOG)
+        await asyncio.gather(*(self._look(lane) for lane in self.lanes()))
         facts, states = self._probe.refresh(), self.states()
         if not any(state.action for state in states):
             self._probe.look_at_gpus()
@@ -347,6 +344,11 @@ class Agent:
             return
         if self.send(message):
             self._told, self._told_states, self._told_at = facts, states, now
+
+    async def _look(self, lane: Lane) -> None:
+        await self._looker.look(lane.worker, busy=lane.busy)
+        if lane.worker.alive and not lane.busy and not lane.worker.action:
+            await asyncio.to_thread(logs.give_back, lane.worker.directory / LOG)
 
     def _is_news(self, states: tuple[WorkerState, ...], silent_s: float) -> bool:
         """Whether the workers are worth a report, so long after something was told last.

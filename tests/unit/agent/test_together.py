@@ -104,6 +104,24 @@ async def test_not_while_an_attempt_or_a_restore_has_it(node: Node) -> None:
     assert second.state == "exited"
 
 
+async def test_what_took_it_meanwhile_keeps_it(node: Node) -> None:
+    (worker,) = await node.launch(0)
+    (lane,) = node.agent.lanes()
+    done: list[str] = []
+
+    async def work(worker: Worker, deadline: Deadline) -> None:
+        done.append(worker.action)
+
+    async with lane._foreground:  # an order is being carried out
+        waiting = asyncio.ensure_future(lane.between(work))
+        await asyncio.sleep(0)
+        worker.claim("a1")
+    assert await waiting is False
+    worker.end_hold()
+    assert await lane.between(work) is True
+    assert done == [""]
+
+
 async def test_one_that_is_killed_on_purpose_has_not_failed(node: Node) -> None:
     first, second = await node.launch(0, 1)
     await first.kill(deadline_s=END_S)
