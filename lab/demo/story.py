@@ -101,8 +101,9 @@ class Story:
         self.stage.start()
         nodes = ", ".join(f"{name} {address}" for name, address in self.stage.addresses.items())
         self.say(f"{self.stage.about}: {nodes}")
+        who = "the shims start" if options.own_trees else "torchrun starts"
         self.say(
-            f"torchrun {options.nodes} x {options.ranks_per_node} starts digits_ddp.py, "
+            f"{who} {options.nodes} x {options.ranks_per_node} ranks of digits_ddp.py, "
             "which knows nothing of allstop"
         )
 
