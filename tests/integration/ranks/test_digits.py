@@ -1,4 +1,4 @@
-"""The unmodified example under no launcher: a node of two ranks is lost, and the bits are the same."""
+"""The unmodified example without torchrun: a node is lost, and the bits stay the same."""
 
 from __future__ import annotations
 
