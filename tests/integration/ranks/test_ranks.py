@@ -89,6 +89,7 @@ async def test_a_lost_node_s_ranks_come_back_together_on_a_spare(start_trees: St
     shim.terminate()
     assert shim.wait(30) == 128 + signal.SIGTERM
     trees.start_spare("n0")
+    await until("n0", lambda: is_attached(trees, "n0"))
     back = await trees.restore(again.snapshot)
     assert back.restore is not None
     assert [place.to_node for place in back.restore.plan.placements] == ["n0", "n0", "n2", "n2"]
@@ -103,6 +104,9 @@ async def test_ranks_that_meet_on_loopback_move_to_another_host(start_trees: Sta
         (end,) = beside(taken.workers, rank)
         assert (end.local_address, end.remote_address) == ("127.0.0.1", "127.0.0.1")
     await trees.moves()
+    shim = trees.deployment.shims.pop("n0")
+    shim.terminate()  # out of reach they could be training on
+    shim.wait(30)
     trees.host("n0").power_off()
     back = await trees.restore(taken.snapshot)
     assert back.restore is not None
@@ -143,11 +147,8 @@ async def test_a_shim_that_is_killed_during_the_dump(trees: Trees) -> None:
     trees.tell_criu("n1")
     trees.start_spare("n1")
 
-    async def is_free() -> bool:
-        view = await trees.node("n1")
-        return view is not None and view.state == "attached" and not trees.left_on("n1")
-
-    await until("that n1 is swept and attached", is_free)
+    await until("n1, swept", lambda: is_attached(trees, "n1"))
+    assert trees.left_on("n1") == []
     assert trees.ranks_on("n1") == 0
     back = await trees.restore(taken.snapshot)
     assert back.restore is not None
@@ -178,6 +179,11 @@ async def test_one_rank_ends_and_the_other_of_its_node_with_it(trees: Trees) -> 
     assert back.restore is not None
     assert [place.to_node for place in back.restore.plan.placements] == ["n0", "n0", "n1", "n1"]
     await trees.went_on()
+
+
+async def is_attached(trees: Trees, node: str) -> bool:
+    view = await trees.node(node)
+    return view is not None and view.state == "attached"
 
 
 async def stands_still(trees: Trees, rank: int) -> bool:
