@@ -15,7 +15,7 @@ from worker_shim.agent import gpus, holding
 from worker_shim.agent.agent import Agent
 from worker_shim.agent.options import WorkerSpec
 from worker_shim.agent.order import Deadline, Order
-from worker_shim.agent.run import _exit_code
+from worker_shim.agent.run import _back, _exit_code
 from worker_shim.agent.together import Together
 from worker_shim.agent.worker import Worker
 from worker_shim.cuda.fake import FakeCuda
@@ -129,6 +129,18 @@ async def test_one_that_is_killed_on_purpose_has_not_failed(node: Node) -> None:
     await Together(node.agent).look()
     assert node.process.terminated == []
     assert second.alive
+
+
+async def test_a_spare_takes_what_a_restore_brought_once_all_of_it_is_let_go(node: Node) -> None:
+    first, second = await node.launch(0, 1)
+    assert _back(node.agent) == ()
+    for worker in (first, second):
+        worker.restored_by = "r1"
+        worker.claim("r1")
+    first.end_hold()
+    assert _back(node.agent) == ()
+    second.end_hold()
+    assert _back(node.agent) == (first, second)
 
 
 async def test_staging_must_have_room_for_all_of_them(
