@@ -172,7 +172,9 @@ async def test_one_rank_ends_and_the_other_of_its_node_with_it(trees: Trees) -> 
     view = await trees.job()
     assert view is not None
     codes = {worker.worker: worker.exit_code for worker in view.workers}
-    assert codes == {0: -signal.SIGKILL, 1: -signal.SIGTERM, 2: 1, 3: 1}
+    assert (codes[0], codes[1]) == (-signal.SIGKILL, -signal.SIGTERM)
+    # On n1 both lose their peer, and who notices later may be told first.
+    assert {codes[2], codes[3]} in ({1}, {1, -signal.SIGTERM})
     await trees.nothing_left()
     trees.behave()
     back = await trees.restore(taken.snapshot)
