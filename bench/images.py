@@ -46,6 +46,7 @@ class ImageRound:
     criu_dump_ms: int  # of the slowest worker, inside the phase DUMP
     pause_timings: dict[str, int]  # phase: milliseconds, as the coordinator saw it
     restore_timings: dict[str, int]
+    staging: str  # the kind of file system that the dumps were written to
 
     @property
     def pause_ratio(self) -> float:
@@ -110,6 +111,7 @@ async def _round(
         criu_dump_ms=max(worker.dump_ms for worker in snapshot.workers),
         pause_timings=_by_phase(attempt.timings),
         restore_timings=_by_phase(restored.timings),
+        staging=hosts[0].run(["stat", "-f", "-c", "%T", str(STAGING)]).stdout.strip(),
     )
 
 

@@ -119,6 +119,30 @@ class Deployment:
             env=env,
         )
 
+    def start_ranks(
+        self,
+        host: Host,
+        job: str,
+        *,
+        ranks: int,
+        argv: Sequence[str],
+        hosts: Sequence[Host] = (),
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """A shim with a worker for each of its `ranks`; `hosts` are all nodes of the job."""
+        nodes = [each.name for each in hosts or (host,)]
+        place = ["--job", job, "--ranks", str(ranks), "--nnodes", str(len(nodes))]
+        place += ["--node-rank", str(nodes.index(host.name)), *options]
+        if hosts:
+            place += ["--master-addr", hosts[0].address]
+        self.shims[host.name] = self._popen(
+            host,
+            host.name,
+            [*allstop("shim"), *self._shim_options(host), "run", *place, "--", *argv],
+            env=env,
+        )
+
     def _shim_options(self, host: Host) -> list[str]:
         coordinators = self.coordinators or (f"{self.lab.control.address}:{PORT}",)
         return [

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from coordinator.cli.config_file import config_option, rank
+from coordinator.cli.config_file import RANKS, config_option, rank
 from coordinator.cli.durations import Duration
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 STORE_DIRECTORY = Path("/var/lib/allstop/store")
 
 
@@ -61,6 +63,10 @@ def node_options(function: Function) -> Function:
                 help="The CRIU to use.  [default: that of `make tools`, then the one in PATH]",
             ),
             option(
+                "--criu-at-once", type=click.IntRange(min=1), metavar="N",
+                help="Workers that are dumped or restored in parallel.  [default: one a core]",
+            ),
+            option(
                 "--gpu-engine", type=click.Choice(GPU_ENGINES), default="auto", show_default=True,
                 help="What saves device memory: cuda-bindings or the program cuda-checkpoint.",
             ),
@@ -83,6 +89,7 @@ def node_options(function: Function) -> Function:
         "allstop shim --insecure --coordinator 10.0.0.1:7411 --store /shared/allstop",
         "allstop shim --config /etc/allstop/shim.toml",
         "allstop shim run --job llm --workers 2 --worker 0 -- torchrun --nnodes 2 train.py",
+        "allstop shim run --job llm --ranks 8 -- python train.py",
     ),
     exits=(0, 2, 5, 10, 13, 14),
     invoke_without_command=True,
@@ -109,13 +116,47 @@ def shim(ctx: click.Context, /, until_worker_ends: bool, **node: Any) -> int:
         "allstop shim run --job llm --workers 2 --worker 0 -- torchrun --nnodes 2 train.py",
         "allstop shim run --config /etc/allstop/shim.toml --worker 1 -- python -m my.trainer",
         "allstop shim run --job llm --workers 1 --worker 0 --keep-files tail -- python train.py",
+        "allstop shim run --job llm --ranks 8 -- python train.py",
+        "allstop shim run --job llm --ranks 8 --nnodes 2 --master-addr node-0 -- python train.py",
     ),
     exits=(0, 2, 5, 10, 13, 14),
 )
 @node_options
 @option("--job", required=True, metavar="NAME", help="The job that it is a worker of.")
-@option("--workers", required=True, type=click.IntRange(min=1), help="Of the whole job.")
-@option("--worker", required=True, type=click.IntRange(min=0), help="Which of them, from 0.")
+@option("--workers", type=click.IntRange(min=1), help="Of the whole job.")
+@option("--worker", type=click.IntRange(min=0), help="Which of them, from 0.")
+@option(
+    "--ranks",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="In the place of both: start COMMAND N times, each a rank of its own with the "
+    "environment that torchrun would give it, and each a worker.",
+)
+@option(
+    "--nnodes",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="With --ranks: nodes of the job, each with as many ranks.",
+)
+@option(
+    "--node-rank",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="With --ranks: which of these nodes this is, from 0.",
+)
+@option(
+    "--master-addr",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="With --ranks: where rank 0 is met: the address of node 0.",
+)
+@option(
+    "--master-port", type=click.IntRange(1, 65535), default=29500, show_default=True,
+    help="With --ranks: the port of rank 0.",
+)  # fmt: skip
 @option(
     "--slots",
     type=click.IntRange(1, 4096),
@@ -171,8 +212,13 @@ def run(
     /,
     command: tuple[str, ...],
     job: str,
-    workers: int,
-    worker: int,
+    workers: int | None,
+    worker: int | None,
+    ranks: int | None,
+    nnodes: int,
+    node_rank: int,
+    master_addr: str,
+    master_port: int,
     slots: int | None,
     cwd: Path | None,
     nccl: str,
@@ -183,19 +229,31 @@ def run(
     tail_bytes: int | None,
     **node: Any,
 ) -> int:
-    """Start one worker of a job and stay beside it.
+    """Start one worker of a job, or one for each rank of this node, and stay beside them.
 
-    COMMAND is what the node would run without allstop, such as torchrun and its arguments. The
-    exit code is the worker's.
+    COMMAND is what the node would run without allstop, such as torchrun and its arguments. With
+    --ranks it is what torchrun would run, such as `python train.py`; every rank is then dumped and
+    restored by a CRIU of its own, in parallel. The exit code is the worker's; of several, that of
+    the one that failed first.
     """
-    if worker >= workers:
+    place = _place(ranks, nnodes, node_rank, master_addr, master_port)
+    if place is None and (workers is None or worker is None):
+        raise BadRequest(
+            "which worker is this?", advice="give --workers and --worker, or --ranks alone"
+        )
+    if place is not None and _typed(ctx, "workers", "worker"):
+        raise BadRequest(
+            "--ranks numbers the workers itself",
+            advice="leave --workers and --worker out; --nnodes and --node-rank place this node",
+        )
+    if workers is not None and worker is not None and worker >= workers:
         raise BadRequest(
             f"--worker {worker} of --workers {workers}", advice="workers are numbered from 0"
         )
     spec = {
         "job": job,
-        "worker": worker,
-        "workers": workers,
+        "worker": worker or 0,
+        "workers": workers or 1,
         "argv": command,
         "env": dict(os.environ),
         "follow": follow,
@@ -206,7 +264,36 @@ def run(
         ),
         **_given(slots=slots, cwd=cwd, nccl_shim=nccl_shim),
     }
-    return start(ctx.ensure_object(Output), _merged(ctx, node), spec)
+    return start(ctx.ensure_object(Output), _merged(ctx, node), spec, place)
+
+
+def _place(
+    ranks: int | None, nnodes: int, node_rank: int, master_addr: str, master_port: int
+) -> dict[str, Any] | None:
+    """Where the ranks of this node stand in the job; None: it has one worker."""
+    if ranks is None:
+        return None
+    if node_rank >= nnodes:
+        raise BadRequest(
+            f"--node-rank {node_rank} of --nnodes {nnodes}", advice="nodes are numbered from 0"
+        )
+    if nnodes > 1 and master_addr in LOOPBACK:
+        raise BadRequest(
+            f"no other node can reach rank 0 at {master_addr}",
+            advice="give the address of node 0 by --master-addr",
+        )
+    return {
+        "here": ranks,
+        "nodes": nnodes,
+        "node": node_rank,
+        "master_addr": master_addr,
+        "master_port": master_port,
+    }
+
+
+def _typed(ctx: click.Context, *names: str) -> bool:
+    """Whether one of these stands on the command line; a file may have them for other verbs."""
+    return any(rank(ctx, name) == RANKS[ParameterSource.COMMANDLINE] for name in names)
 
 
 def _merged(ctx: click.Context, node: dict[str, Any]) -> dict[str, Any]:
@@ -246,14 +333,20 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             run_dir=node["run_dir"] and node["run_dir"].absolute(),
             state_dir=node["node_state"] and node["node_state"].absolute(),
             criu=node["criu"],
+            criu_at_once=node["criu_at_once"],
             linger_s=node["linger_s"],
             until_worker_ends=node.get("until_worker_ends"),
         ),
     )
 
 
-def start(output: Output, node: dict[str, Any], worker: dict[str, Any] | None) -> int:
-    """Run the shim until it ends and return its exit code.
+def start(
+    output: Output,
+    node: dict[str, Any],
+    worker: dict[str, Any] | None,
+    ranks: dict[str, Any] | None = None,
+) -> int:
+    """Run the shim until it ends and return its exit code; with `ranks` one worker for each.
 
     On a machine that is no container the command begins again in a pid namespace of its own:
     every pid of an image must be free for a restore. Raises SetupError when that is not allowed.
@@ -267,9 +360,12 @@ def start(output: Output, node: dict[str, Any], worker: dict[str, Any] | None) -
         enter_own_pid_namespace(again)
 
     from worker_shim.agent.options import WorkerSpec
+    from worker_shim.agent.ranks import Ranks, rank_specs
     from worker_shim.agent.run import run_shim
 
     options = shim_options(output, node)
-    spec = None if worker is None else WorkerSpec(**worker)
-    ended: int = asyncio.run(run_shim(options, spec))
+    specs: tuple[WorkerSpec, ...] = () if worker is None else (WorkerSpec(**worker),)
+    if ranks is not None:
+        specs = rank_specs(Ranks(**ranks), specs[0], options.run_dir)
+    ended: int = asyncio.run(run_shim(options, specs))
     return ended

@@ -26,7 +26,7 @@ def cost_of(group: Group, node: Candidate) -> int:
         return STAYS
     if not node.own:
         return SPARE
-    return RETURNS if set(node.own) == {r.worker for r in group.records} else DISPLACES
+    return RETURNS if set(node.own) <= {r.worker for r in group.records} else DISPLACES
 
 
 def explained(

@@ -25,6 +25,7 @@ class DemoOptions:
     epochs: int = 30
     batch_size: int = 16  # per rank
     loader_workers: int = 1  # per rank
+    own_trees: bool = False  # every rank is a worker of its own, without torchrun
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.ranks_per_node < 1 or self.spares < 0 or self.checkpoint_at < 1:

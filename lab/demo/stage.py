@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from coordinator.link.security import NO_TLS, Tls
 from lab.cluster import Lab
 from lab.demo.options import JOB, DemoOptions
-from lab.demo.training import environment, read_result, run_undisturbed, torchrun
+from lab.demo.training import environment, python, read_result, run_undisturbed, torchrun
 from lab.deployment import Deployment
 
 
@@ -85,7 +85,18 @@ class LabStage:
         deployment.start_control_plane()
         for name in options.spare:
             deployment.start_spare(self.lab.hosts[name])
+        hosts = [self.lab.hosts[name] for name in options.busy]
         for index, name in enumerate(options.busy):
+            if options.own_trees:
+                deployment.start_ranks(
+                    self.lab.hosts[name],
+                    JOB,
+                    ranks=options.ranks_per_node,
+                    hosts=hosts,
+                    argv=python(options, self._result),
+                    env=environment(),
+                )
+                continue
             deployment.start_worker(
                 self.lab.hosts[name],
                 JOB,

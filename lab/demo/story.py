@@ -101,10 +101,13 @@ class Story:
         self.stage.start()
         nodes = ", ".join(f"{name} {address}" for name, address in self.stage.addresses.items())
         self.say(f"{self.stage.about}: {nodes}")
-        self.say(
-            f"torchrun {options.nodes} x {options.ranks_per_node} starts digits_ddp.py, "
-            "which knows nothing of allstop"
+        size = f"{options.nodes} x {options.ranks_per_node}"
+        how = (
+            f"torchrun {size} starts"
+            if not options.own_trees
+            else f"the shims start {size} ranks of"
         )
+        self.say(f"{how} digits_ddp.py, which knows nothing of allstop")
 
     async def reach(self, client: OperatorClient, step: int, timeout_s: float) -> int:
         """Wait until the job has finished `step` steps; returns how many it has."""

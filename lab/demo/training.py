@@ -31,6 +31,18 @@ def torchrun(options: DemoOptions, lab: Lab, index: int, result: Path) -> list[s
         *("--nnodes", str(options.nodes), "--nproc-per-node", str(options.ranks_per_node)),
         *("--node-rank", str(index), "--local-addr", hosts[index].address),
         *("--master-addr", hosts[0].address, "--master-port", str(RENDEZVOUS_PORT)),
+        *script(options, result),
+    ]
+
+
+def python(options: DemoOptions, result: Path) -> list[str]:
+    """The command of one rank, as torchrun would run it."""
+    return [sys.executable, *script(options, result)]
+
+
+def script(options: DemoOptions, result: Path) -> list[str]:
+    """The example and its options."""
+    return [
         str(EXAMPLES / "digits_ddp.py"),
         *("--epochs", str(options.epochs), "--batch-size", str(options.batch_size)),
         *("--workers", str(options.loader_workers), "--result", str(result)),

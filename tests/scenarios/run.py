@@ -108,6 +108,10 @@ class Scenario:
         """A job starts with one worker of two ranks on each node named."""
         self.world.start(job, list(nodes), ranks=2, at=10)
 
+    def do_ranks(self, job: str, *nodes: str) -> None:
+        """A job starts with a worker for each rank; a node named twice has two of them."""
+        self.world.start(job, list(nodes), ranks=1, at=10)
+
     def do_run(self, job: str, worker: str, workers: str, node: str) -> None:
         """`shim run` on a node that had no shim, or whose shim ended: `run llm 1 2 node-3`."""
         at = self.world.nodes[node]

@@ -183,7 +183,7 @@ class Machine:
     async def _live(self, own: Process, options: ShimOptions, spec: WorkerSpec | None) -> None:
         why = "ended"
         try:
-            code = await run_shim(options, spec)
+            code = await run_shim(options, () if spec is None else (spec,))
             why = f"ended with {code}"
         except AllstopError as error:
             why = str(error)

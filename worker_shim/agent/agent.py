@@ -82,11 +82,27 @@ class Agent:
     def _lane(self, job: str, worker: int) -> Lane:
         key = (job, worker)
         if key not in self._lanes:
-            made = Worker(job, worker, self.drivers, exited=self._exited, changed=self._note)
+            made = Worker(
+                job,
+                worker,
+                self.drivers,
+                exited=self._exited,
+                changed=self._note,
+                beside=partial(self._beside, job, worker),
+            )
             self._lanes[key] = Lane(
                 made, self._answer, self._progress, self._fence.require, self._finished
             )
         return self._lanes[key]
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """Every worker's, whether it is here or not."""
+        return tuple(self._lanes.values())
+
+    def _beside(self, job: str, worker: int) -> tuple[Worker, ...]:
+        """The other workers of that job that are on this node, ended ones too."""
+        lanes = ((key, lane) for key, lane in self._lanes.items() if lane.worker.state)
+        return tuple(lane.worker for (of, n), lane in lanes if of == job and n != worker)
 
     def states(self) -> tuple[WorkerState, ...]:
         """Every worker that is here, as last looked at."""
@@ -111,10 +127,10 @@ class Agent:
         return any(lane.worker.copying for lane in self._lanes.values())
 
     @property
-    def restored(self) -> Worker | None:
-        """The worker that a restore has brought here; while `action` is set it stands still yet."""
+    def restored(self) -> tuple[Worker, ...]:
+        """What a restore has brought here; one whose `action` is set stands still yet."""
         workers = (lane.worker for lane in self._lanes.values())
-        return next((each for each in workers if each.restored_by and each.state), None)
+        return tuple(each for each in workers if each.restored_by and each.state)
 
     def _exited(self, worker: Worker) -> None:
         log.info("worker ended", worker=worker.name, exit_code=worker.exit_code)
@@ -312,10 +328,7 @@ class Agent:
 
     async def report(self) -> None:
         """Look at every worker and say how it is; facts go along when they changed."""
-        for lane in tuple(self._lanes.values()):
-            await self._looker.look(lane.worker, busy=lane.busy)
-            if lane.worker.alive and not lane.busy and not lane.worker.action:
-                await asyncio.to_thread(logs.give_back, lane.worker.directory / LOG)
+        await asyncio.gather(*(self._look(lane) for lane in self.lanes()))
         facts, states = self._probe.refresh(), self.states()
         if not any(state.action for state in states):
             self._probe.look_at_gpus()
@@ -331,6 +344,11 @@ class Agent:
             return
         if self.send(message):
             self._told, self._told_states, self._told_at = facts, states, now
+
+    async def _look(self, lane: Lane) -> None:
+        await self._looker.look(lane.worker, busy=lane.busy)
+        if lane.worker.alive and not lane.busy and not lane.worker.action:
+            await asyncio.to_thread(logs.give_back, lane.worker.directory / LOG)
 
     def _is_news(self, states: tuple[WorkerState, ...], silent_s: float) -> bool:
         """Whether the workers are worth a report, so long after something was told last.

@@ -55,7 +55,7 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     commands = CommandRunner()
     store = DirectoryStore(options.store_dir, options.node)
     staging = Staging(options.staging_dir, options.node)
-    images = CriuDriver(commands, program=options.criu)
+    images = CriuDriver(commands, program=options.criu, at_once=options.criu_at_once)
     gpus, cuda = GpuInventory(commands), choose(options.gpu_engine, commands)
     probe = NodeProbe(
         options.node,

@@ -1,4 +1,4 @@
-"""The worker's output on the shim's own stdout, as it grows in its log file."""
+"""The workers' output on the shim's own stdout, as it grows in their log files."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 POLL_S = 0.1
 CHUNK_BYTES = 1 << 16
 CHUNKS_MAX = 256  # in one go; then others have their turn
+LINE_ENDS = (b"\n", b"\r")  # progress bars end theirs by the second
 
 
 class Follower:
@@ -19,9 +20,19 @@ class Follower:
     """
 
     def __init__(
-        self, path: Path, out: int, *, poll_s: float = POLL_S, from_end: bool = False
+        self,
+        path: Path,
+        out: int,
+        *,
+        poll_s: float = POLL_S,
+        from_end: bool = False,
+        lines: bool = False,
     ) -> None:
-        """`out` is a descriptor, written without buffering; `from_end` leaves out what is there."""
+        """`out` is a descriptor, written without buffering; `from_end` leaves out what is there.
+
+        With `lines` a line that is not at its end waits, so that those of others do not cut it.
+        """
+        self._lines = lines
         self._path = path
         self._out = out
         self._poll_s = poll_s
@@ -33,8 +44,8 @@ class Follower:
             self.catch_up()
             await asyncio.sleep(self._poll_s)
 
-    def catch_up(self) -> None:
-        """Copy what is new now; a missing file has nothing new."""
+    def catch_up(self, *, last: bool = False) -> None:
+        """Copy what is new now; a missing file has nothing new. The `last` time nothing waits."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -43,6 +54,8 @@ class Follower:
             self._offset = min(self._offset, os.fstat(descriptor).st_size)
             for _ in range(CHUNKS_MAX):
                 chunk = os.pread(descriptor, CHUNK_BYTES, self._offset)
+                if self._lines and not last and len(chunk) < CHUNK_BYTES:
+                    chunk = chunk[: 1 + max(map(chunk.rfind, LINE_ENDS))]
                 if not chunk:
                     return
                 self._offset += len(chunk)

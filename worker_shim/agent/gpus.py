@@ -1,5 +1,7 @@
 """The GPU phases: a worker's processes with GPU state, one after another, in the tree's order.
 
+Workers of one node take turns, process by process: the driver is asked for one at a time.
+
 Device memory becomes memory of its process, so that CRIU saves it with the rest. Between GPU_SAVE
 and GPU_RESTORE no device may be open. Undo never trusts memory: it asks the driver how each stands.
 """
@@ -49,8 +51,9 @@ async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         )
     deadline.lap("look")
     for process in worker.gpus:
-        timeout_s = max(UNLOCK_S, deadline.left_s - UNLOCK_S)
-        await cuda.lock(process, timeout_s=timeout_s, deadline_s=deadline.left_s)
+        async with worker.drivers.device_turn:
+            timeout_s = max(UNLOCK_S, deadline.left_s - UNLOCK_S)
+            await cuda.lock(process, timeout_s=timeout_s, deadline_s=deadline.left_s)
     deadline.lap("lock")
     return Outcome(note=f"{len(worker.gpus)} locked")
 
@@ -61,7 +64,8 @@ async def save(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     cuda = worker.drivers.cuda
     before = _memory_bytes(worker)
     for process in worker.gpus:
-        await cuda.checkpoint(process, deadline_s=deadline.left_s)
+        async with worker.drivers.device_turn:
+            await cuda.checkpoint(process, deadline_s=deadline.left_s)
     deadline.lap("save")
     for process in worker.gpus:
         state = await cuda.state(process, deadline_s=deadline.left_s)
@@ -117,7 +121,8 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("look")
     devices = {move.old: move.new for move in order.devices}
     for process in worker.gpus:
-        await cuda.restore(process, devices, deadline_s=deadline.left_s)
+        async with worker.drivers.device_turn:
+            await cuda.restore(process, devices, deadline_s=deadline.left_s)
     deadline.lap("restore")
     return Outcome(note=f"{len(worker.gpus)} restored")
 
@@ -142,7 +147,8 @@ async def unlock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     """Let the processes use their devices; every worker of the job is back."""
     worker.require_claimed(order.action)
     for process in worker.gpus:
-        await worker.drivers.cuda.unlock(process, deadline_s=deadline.left_s)
+        async with worker.drivers.device_turn:
+            await worker.drivers.cuda.unlock(process, deadline_s=deadline.left_s)
     count, worker.gpus = len(worker.gpus), ()
     return Outcome(note=f"{count} unlocked")
 
@@ -156,7 +162,8 @@ async def put_back(worker: Worker, deadline: Deadline) -> None:
     trouble: list[str] = []
     for process in _living(worker):
         try:
-            await _put_back(worker, process, deadline)
+            async with worker.drivers.device_turn:
+                await _put_back(worker, process, deadline)
         except AllstopError as error:
             trouble.extend((str(error), *error.details))
     if trouble:

@@ -61,7 +61,8 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
             findings.append(Finding(Severity.REFUSE, "gpu", text, pid=pid))
     file_bytes, of_files = _look_at_files(worker, tree)
     findings += of_files
-    need = room_needed(tree) + file_bytes
+    worker.room_bytes = room_needed(tree) + file_bytes
+    need = worker.room_bytes + sum(each.room_bytes for each in worker.beside() if each.alive)
     if holders:
         need += device_bytes(worker)
         findings += _host_memory(worker)
@@ -71,10 +72,9 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     )
     for code, place, free in rooms:
         if free < need:
-            text = (
-                f"{place} has {free >> 20} MiB free and the worker needs {need >> 20} MiB; "
-                "make room there"
-            )
+            beside = len([each for each in worker.beside() if each.alive])
+            who = f"the job's {beside + 1} workers here need" if beside else "the worker needs"
+            text = f"{place} has {free >> 20} MiB free and {who} {need >> 20} MiB; make room there"
             findings.append(Finding(Severity.REFUSE, code, text))
     return tuple(findings)
 

@@ -114,6 +114,12 @@ class Lane:
         running = any(entry.outcome is None for entry in self._entries.values())
         return running or self.timer.armed
 
+    @property
+    def held(self) -> bool:
+        """Whether an attempt or a restore has the worker, or is about to."""
+        worker = self.worker
+        return bool(worker.action) or worker.restoration is not None or self.timer.armed
+
     def submit(self, order: Order) -> None:
         """Take an order whose epoch was admitted: executed at most once, answered later."""
         known = self._entries.get(order.key)
@@ -354,6 +360,17 @@ class Lane:
                 self._require(epoch)
             self.timer.disarm()
             await work(self.worker, Deadline(DEAD_MAN_S))
+
+    async def between(self, work: Callable[[Worker, Deadline], Awaitable[None]]) -> bool:
+        """Do something to the worker that nothing holds; False, with nothing done, if it is held.
+
+        What copies its images goes on.
+        """
+        async with self._foreground:
+            if self.held:
+                return False
+            await work(self.worker, Deadline(DEAD_MAN_S))
+            return True
 
     async def abandon(self) -> None:
         """At the shim's end: nothing more is begun, what runs is cut short.

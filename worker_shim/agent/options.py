@@ -34,6 +34,7 @@ class ShimOptions:
     staging_dir: Path = STAGING_DIRECTORY
     state_dir: Path = STATE_DIRECTORY  # highest epoch seen
     criu: Path | None = None  # None: ALLSTOP_CRIU, then PATH
+    criu_at_once: int = 0  # trees dumped or restored in parallel; 0: one for each core
     gpu_engine: str = "auto"  # library, program, none: see cuda/choosing
     goodbye_s: float = 3.0
     metrics: str = ""  # host:port that answers Prometheus; empty: nobody does
@@ -43,7 +44,7 @@ class ShimOptions:
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """The worker that `shim run` starts."""
+    """A worker that `shim run` starts."""
 
     job: str
     worker: int

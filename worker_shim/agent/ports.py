@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,3 +125,4 @@ class Drivers:
     save_before_kill: Callable[[], bool] = lambda: False  # of GPU processes
     gpus: GpuInventory | None = None  # None: nobody looks for any
     endpoint: Endpoint = field(default_factory=Endpoint)  # where ranks meet to rebuild
+    device_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one process of the node

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 
@@ -18,11 +18,12 @@ from coordinator.telemetry.wanted import exporter_wanted
 from worker_shim.agent.agent import Agent
 from worker_shim.agent.build import build
 from worker_shim.agent.fence import Fence
-from worker_shim.agent.follow import Follower
+from worker_shim.agent.follow import POLL_S, Follower
 from worker_shim.agent.leftovers import claim_node, sweep
 from worker_shim.agent.options import ShimOptions, WorkerSpec
 from worker_shim.agent.ports import LOG, Drivers
 from worker_shim.agent.stream import Stream
+from worker_shim.agent.together import Together, first_failed
 from worker_shim.agent.worker import Worker
 from worker_shim.facts import NodeProbe
 from worker_shim.telemetry.metrics import ShimMetrics, ShimNow, WorkerNow, serve_metrics
@@ -36,27 +37,28 @@ HANGING_S = 5.0  # for a hanging store to answer once the shim has ended
 SIGNAL_EXIT = 128  # a shell's exit code for a program that signal N ended is 128 + N
 
 
-async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
-    """Run a shim until its worker has ended for good (or, a spare, until SIGTERM or SIGINT).
+async def run_shim(options: ShimOptions, specs: Sequence[WorkerSpec] = ()) -> int:
+    """Run a shim until its workers have ended for good (or, a spare, until SIGTERM or SIGINT).
 
-    With `until_worker_ends` a spare takes a restored worker for its own once that is let go.
-    Returns the exit code: the worker's own, 128 + N when signal N ended the worker or the shim, 0
-    for a worker that was stopped on purpose. Raises SetupError, DriverError (missing binary, no
-    store), BadRequest, Busy when another shim has this node's name and staging, and Fenced for a
-    worker that was not or is not the job, with nothing left running.
+    Several workers are of one job and end together, see `together`. With `until_worker_ends` a
+    spare takes what a restore brings it for its own once that is let go. Returns the exit code: 0
+    when all ended well or were stopped on purpose, that of the worker that failed first, 128 + N
+    when signal N ended it or the shim. Raises SetupError, DriverError (missing binary, no store),
+    BadRequest, Busy when another shim has this node's name and staging, and Fenced for a worker
+    that was not or is not the job, with nothing left running.
     """
-    if not structlog.is_configured():  # stdout is the worker's
+    if not structlog.is_configured():  # stdout is the workers'
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     drivers, probe = build(options)
     claim = await claim_node(drivers.staging)
     try:
-        return await _run(options, spec, drivers, probe)
+        return await _run(options, specs, drivers, probe)
     finally:
         claim.release()
 
 
 async def _run(
-    options: ShimOptions, spec: WorkerSpec | None, drivers: Drivers, probe: NodeProbe
+    options: ShimOptions, specs: Sequence[WorkerSpec], drivers: Drivers, probe: NodeProbe
 ) -> int:
     fence = Fence(options.state_dir / options.node)
     about = {"allstop.node": options.node}
@@ -77,32 +79,28 @@ async def _run(
         log.warning("at start", swept=swept, no_criu=trouble)
     if not trouble:
         await drivers.images.warm_up()
-    worker = agent.worker(spec.job, spec.worker) if spec is not None else None
+    workers = tuple(agent.worker(spec.job, spec.worker) for spec in specs)
     code = 0
     with _signals() as told:
         tasks: list[asyncio.Task[None]] = []
         try:
-            if worker is not None and spec is not None:
+            for worker, spec in zip(workers, specs, strict=True):
                 for note in await worker.launch(spec):
                     log.warning(note, worker=worker.name)
-            works = (stream.run(), agent.reporting(), drivers.eyes.ask())
+            works = (stream.run(), agent.reporting(), drivers.eyes.ask(), Together(agent).run())
             tasks = [asyncio.create_task(work) for work in works]
-            followers = _own_output(worker, spec)
+            shown = [agent.worker(spec.job, spec.worker) for spec in specs if spec.follow]
+            followers = _followers(shown, lines=len(shown) > 1)
             tasks += [asyncio.create_task(follower.run()) for follower in followers]
             if options.until_worker_ends:
                 tasks.append(asyncio.create_task(_follow_restored(agent, followers)))
-            code, reason = await _until_end(agent, worker, options, told, tasks)
+            code, reason = await _until_end(agent, workers, options, told, tasks)
             log.info("leaving", why=reason)
             await agent.stop()
             for follower in followers:
-                follower.catch_up()
+                follower.catch_up(last=True)
             await stream.leave(reason, deadline_s=options.goodbye_s)
-            if worker is not None and worker.fenced and not worker.state:
-                raise Fenced(
-                    worker.fenced,
-                    where=worker.where,
-                    advice="`allstop jobs` and `allstop nodes` show where the job runs",
-                )
+            _require_none_fenced(workers)
             return code
         finally:
             await agent.stop()
@@ -116,19 +114,43 @@ async def _run(
                 _end_anyway(code)
 
 
-def _own_output(worker: Worker | None, spec: WorkerSpec | None) -> list[Follower]:
-    """What shows the output of the worker that is launched here, if it is to be shown."""
-    if worker is None or spec is None or not spec.follow:
-        return []
-    return [Follower(worker.directory / LOG, sys.stdout.fileno())]
+def _require_none_fenced(workers: Iterable[Worker]) -> None:
+    for worker in workers:
+        if worker.fenced and not worker.state:
+            raise Fenced(
+                worker.fenced,
+                where=worker.where,
+                advice="`allstop jobs` and `allstop nodes` show where the job runs",
+            )
+
+
+def _followers(workers: Sequence[Worker], *, lines: bool, from_end: bool = False) -> list[Follower]:
+    """What shows the output of these workers."""
+    out = sys.stdout.fileno()
+    return [
+        Follower(worker.directory / LOG, out, from_end=from_end, lines=lines) for worker in workers
+    ]
 
 
 async def _follow_restored(agent: Agent, followers: list[Follower]) -> None:
-    """Show the output of the worker that a restore brings here, from where it goes on."""
-    while (worker := agent.restored) is None:
-        await agent.change(at_most_s=LOOK_S)
-    followers.append(Follower(worker.directory / LOG, sys.stdout.fileno(), from_end=True))
-    await followers[0].run()
+    """Show the output of what a restore brings here, from where it goes on."""
+    shown: set[str] = set()
+    while True:
+        new = [worker for worker in agent.restored if worker.name not in shown]
+        shown |= {worker.name for worker in new}
+        followers += _followers(new, lines=True, from_end=True)
+        for follower in followers:
+            follower.catch_up()
+        if followers:
+            await asyncio.sleep(POLL_S)
+        else:
+            await agent.change(at_most_s=LOOK_S)
+
+
+def _back(agent: Agent) -> tuple[Worker, ...]:
+    """What a restore has brought here, once all of it is let go."""
+    brought = agent.restored
+    return () if any(worker.action for worker in brought) else brought
 
 
 def _serve_metrics(
@@ -178,7 +200,7 @@ def _end_anyway(code: int) -> None:
 
 async def _until_end(
     agent: Agent,
-    worker: Worker | None,
+    workers: tuple[Worker, ...],
     options: ShimOptions,
     told: asyncio.Future[int],
     tasks: list[asyncio.Task[None]],
@@ -189,28 +211,38 @@ async def _until_end(
     while True:
         if told.done():
             name = signal.Signals(told.result()).name
-            return (SIGNAL_EXIT + told.result() if worker else 0), f"the shim was told {name}"
+            return (SIGNAL_EXIT + told.result() if workers else 0), f"the shim was told {name}"
         for task in tasks:
             if task.done():
                 task.result()  # those that last do not end by themselves: this raises their error
-        if worker is None and options.until_worker_ends:
-            brought = agent.restored
-            worker = brought if brought is not None and not brought.action else None
-        if worker is None or agent.busy:
+        if not workers and options.until_worker_ends:
+            workers = _back(agent)
+        if not workers or agent.busy:
             ended_at = None
         else:
             ended_at = time.monotonic() if ended_at is None else ended_at
-            code = _exit_code(worker) if worker.state else code or Fenced.exit_code
-            wait_s = options.linger_s if code and worker.restorable else 0.0
+            code = _exit_code(workers, code)
+            restorable = any(worker.restorable for worker in workers)
+            wait_s = options.linger_s if code and restorable else 0.0
             if time.monotonic() - ended_at >= wait_s:
-                return code, f"the worker ended with exit code {code}"
+                return code, f"{_named(workers)} ended with exit code {code}"
         await agent.change(at_most_s=LOOK_S)
 
 
-def _exit_code(worker: Worker) -> int:
-    if worker.stopped:
+def _named(workers: tuple[Worker, ...]) -> str:
+    return "the worker" if len(workers) == 1 else f"the {len(workers)} workers"
+
+
+def _exit_code(workers: tuple[Worker, ...], before: int) -> int:
+    """Of the one that failed first; what is not here any more went on elsewhere, or was fenced."""
+    here = [worker for worker in workers if worker.state]
+    if not here:
+        return before or Fenced.exit_code
+    ended = [worker for worker in here if worker.exit_code and not worker.stopped]
+    if not ended:
         return 0
-    return worker.exit_code if worker.exit_code >= 0 else SIGNAL_EXIT - worker.exit_code
+    code = (first_failed(ended) or ended[0]).exit_code
+    return code if code >= 0 else SIGNAL_EXIT - code
 
 
 @contextlib.contextmanager

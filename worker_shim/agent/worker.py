@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ LAUNCH_S_MAX = 20.0
 FRESH = 0  # incarnation of a launched worker before a coordinator has taken it into a run
 
 Notice = Callable[["Worker"], None]
+Others = Callable[[], Sequence["Worker"]]
 
 
 @dataclass
@@ -65,6 +66,7 @@ class Worker:
     drivers: Drivers
     exited: Notice
     changed: Notice
+    beside: Others = tuple  # other workers of the job that are on this node, ended ones too
     workers: int = 0
     command: tuple[str, ...] = ()
     launched: Launch | None = None  # what it was started with, wherever that was
@@ -74,6 +76,7 @@ class Worker:
     incarnation: int = 0
     root_pid: int = 0
     exit_code: int = 0
+    ended_at: float = 0.0  # by itself, on the monotonic clock
     action: str = ""
     page: Page | None = None
     generation: int = 0
@@ -87,6 +90,7 @@ class Worker:
     ranks: tuple[RankState, ...] = ()
     held_ranks: tuple[RankState, ...] = ()  # as HOLD found them: all of these have to park
     undone: Recent = field(default_factory=Recent)
+    room_bytes: int = 0  # of staging that its images may take, as last looked at
     dumped: dict[str, Dumped] = field(default_factory=dict)
     published: Recent = field(default_factory=Recent)
     restoration: Restoration | None = None
@@ -123,6 +127,12 @@ class Worker:
     def alive(self) -> bool:
         """Whether its root process has not been seen to end."""
         return self.root_pid != 0 and self.state not in ("", "exited")
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by itself and not well."""
+        over = self.state == "exited" and self.exit_code != 0
+        return over and not (self.ending or self.stopped)
 
     @property
     def nccl(self) -> str:
@@ -240,6 +250,7 @@ class Worker:
         if root_pid != self.root_pid:
             return
         self.state, self.exit_code, self.root_pid = "exited", code, 0
+        self.ended_at = time.monotonic()
         if not self.ending:
             await asyncio.to_thread(kill_strays, self.directory / PAGE)
             self.exited(self)

@@ -5,6 +5,7 @@ Why each option is there: design/adr/0002-criu-images.md.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import time
@@ -20,7 +21,8 @@ from worker_shim.criu.binary import clean_environment, criu_version, find_criu, 
 from worker_shim.criu.causes import details, error_lines, recognise
 from worker_shim.criu.giving_up import REFUSABLE, run_or_give_up, time_for_criu
 from worker_shim.criu.port import DumpStats, ImageFacts, NamedFile
-from worker_shim.criu.remaps import make_remaps, save_remaps
+from worker_shim.criu.remaps import make_remaps, save_remaps, saved_remaps
+from worker_shim.criu.turns import Turns, has_links
 from worker_shim.network.port import Sockets
 from worker_shim.process.runner import Commands, Finished, signal_name
 
@@ -44,11 +46,17 @@ RESTORING = ("--restore-detached", "--restore-sibling")
 
 
 class CriuDriver:
-    """CRIU >= 4.2 behind `ImageDriver`. Holds nothing but the program's path and version."""
+    """CRIU >= 4.2 behind `ImageDriver`. Holds its path, its version, and whose turn it is."""
 
-    def __init__(self, commands: Commands, *, program: str | Path | None = None) -> None:
-        """`program` is looked up at the first use: given, `ALLSTOP_CRIU`, or on the PATH."""
+    def __init__(
+        self, commands: Commands, *, program: str | Path | None = None, at_once: int = 0
+    ) -> None:
+        """`program` is looked up at the first use: given, `ALLSTOP_CRIU`, or on the PATH.
+
+        `at_once` trees may be dumped or restored in parallel; 0: one for each core.
+        """
         self._commands = commands
+        self._turns = Turns(at_once)
         self._wanted = program
         self._program: Path | None = None
         self._version = ""
@@ -92,21 +100,23 @@ class CriuDriver:
         _require_empty(into)
         pids = _tree(root_pid)
         where = f"process {root_pid}"
-        collecting_s = str(max(1, math.ceil(deadline_s)))
-        line = ("dump", "--tree", str(root_pid), *DUMPING, "--timeout", collecting_s)
-        try:
-            # The runner would kill CRIU; it must not come to that while CRIU holds the tree.
-            run = self._criu(line, into, DUMP_LOG, until + KILL_S, wrapper=REFUSABLE)
-            finished = await run_or_give_up(
-                run, str(into), pids, deadline_s=time_for_criu(deadline_s)
-            )
-            if finished.exit_code != 0:
-                raise _failure("dump", where, finished, into / DUMP_LOG)
-            _require_no_plugins(into)
-            save_remaps(into, pids)
-        except BaseException as error:
-            _add_log(error, into / DUMP_LOG)
-            raise
+        links = await asyncio.to_thread(has_links, pids)
+        async with self._turns.turn(links=links, until=until) as left_s:
+            collecting_s = str(max(1, math.ceil(left_s)))
+            line = ("dump", "--tree", str(root_pid), *DUMPING, "--timeout", collecting_s)
+            try:
+                # The runner would kill CRIU; it must not come to that while CRIU holds the tree.
+                run = self._criu(line, into, DUMP_LOG, until + KILL_S, wrapper=REFUSABLE)
+                finished = await run_or_give_up(
+                    run, str(into), pids, deadline_s=time_for_criu(left_s)
+                )
+                if finished.exit_code != 0:
+                    raise _failure("dump", where, finished, into / DUMP_LOG)
+                _require_no_plugins(into)
+                save_remaps(into, pids)
+            except BaseException as error:
+                _add_log(error, into / DUMP_LOG)
+                raise
         frozen_us, pages = images.read_dump_stats(into)
         return DumpStats(finished.took_ms, frozen_us // 1000, pages, _bytes_in(into))
 
@@ -120,8 +130,9 @@ class CriuDriver:
         before = tasks.start_ticks(facts.pids)
         where = f"images of process {facts.root_pid}"
         try:
-            make_remaps(source)
-            finished = await self._criu(("restore", *RESTORING), source, RESTORE_LOG, until)
+            async with self._turns.turn(links=saved_remaps(source), until=until):
+                make_remaps(source)
+                finished = await self._criu(("restore", *RESTORING), source, RESTORE_LOG, until)
             if finished.exit_code != 0:
                 raise _failure("restore", where, finished, source / RESTORE_LOG)
             await _require_stopped_children(facts)

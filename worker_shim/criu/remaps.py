@@ -47,6 +47,11 @@ def save_remaps(images: Path, pids: Sequence[int]) -> tuple[SavedRemap, ...]:
     return saved
 
 
+def saved_remaps(images: Path) -> bool:
+    """Whether these images have any, so that `make_remaps` has something to make."""
+    return (images / INDEX).exists()
+
+
 def make_remaps(images: Path) -> tuple[str, ...]:
     """Make the files that the restore expects, contents as at the cut; return their names.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,11 @@ NAMED_MAX = 8
 
 
 class LinuxFileDriver:
-    """`FileDriver` for Linux; holds nothing."""
+    """`FileDriver` for Linux; holds nothing but a lock."""
+
+    def __init__(self) -> None:
+        """Workers of one node may have had one file open: their files go back one after another."""
+        self._going_back = threading.Lock()
 
     def expect(self, tree: Tree, keeping: Keeping) -> Expected:
         """What a cut would take if it were made now; changes nothing, the tree may run.
@@ -88,14 +93,15 @@ class LinuxFileDriver:
         and the whole can be repeated. Raises DriverError for a file that is missing, shorter or
         different and of which too little is kept.
         """
-        for place in (file for file in files if file.role in places.ROLES):
-            places.put_back(place)
-        told: list[Put] = []
-        contents = [file for file in files if file.role not in places.ROLES]
-        for file in sorted(contents, key=lambda file: bool(file.same_as)):
-            one = link_file if file.same_as else partial(roll_back_file, copies=copies)
-            told += _with_earlier(file, one(file, label=label, by=by), label)
-        return tuple(told)
+        with self._going_back:
+            for place in (file for file in files if file.role in places.ROLES):
+                places.put_back(place)
+            told: list[Put] = []
+            contents = [file for file in files if file.role not in places.ROLES]
+            for file in sorted(contents, key=lambda file: bool(file.same_as)):
+                one = link_file if file.same_as else partial(roll_back_file, copies=copies)
+                told += _with_earlier(file, one(file, label=label, by=by), label)
+            return tuple(told)
 
 
 def _with_earlier(file: OpenFile, told: tuple[Put, ...], label: str) -> Iterator[Put]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -106,6 +107,11 @@ class LinuxProcessDriver:
         """SIGCONT the whole tree, children first; no error when it is gone."""
         for process in reversed(proc.look(root_pid).processes):
             proc.send(process, signal.SIGCONT)
+
+    def terminate(self, root_pid: int) -> None:
+        """SIGTERM to the root's process group, as torchrun sends it; no error when it is gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(root_pid, signal.SIGTERM)  # every root leads a session of its own
 
     async def kill(self, root_pid: int, *, deadline_s: float) -> None:
         """SIGKILL the whole tree and wait until every pid of it is free again.

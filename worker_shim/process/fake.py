@@ -23,6 +23,7 @@ class FakeProcessDriver:
         self.findings: tuple[Finding, ...] = ()  # what `preflight` answers
         self.missing: set[str] = set()  # programs that are not installed
         self.stubborn: set[int] = set()  # pids that neither stop nor end
+        self.terminated: list[int] = []  # roots that got SIGTERM
         self._changed = asyncio.Condition()
 
     # -- what a test does ------------------------------------------------------------------------
@@ -73,6 +74,11 @@ class FakeProcessDriver:
     async def go_on(self, root_pid: int) -> None:
         """Let every process run."""
         self._set_state(root_pid, ROOT_STATE)
+
+    def terminate(self, root_pid: int) -> None:
+        """Remember it: who ends of it is up to the test."""
+        if root_pid in self.trees:
+            self.terminated.append(root_pid)
 
     async def kill(self, root_pid: int, *, deadline_s: float) -> None:
         """End the tree."""

@@ -83,6 +83,9 @@ class ProcessDriver(Protocol):
     async def go_on(self, root_pid: int) -> None:
         """SIGCONT the whole tree; no error when it is gone."""
 
+    def terminate(self, root_pid: int) -> None:
+        """SIGTERM to the root's process group, as torchrun sends it; no error when it is gone."""
+
     async def kill(self, root_pid: int, *, deadline_s: float) -> None:
         """SIGKILL the whole tree and wait until it is reaped; no error when it is gone."""
 

@@ -28,6 +28,7 @@ from worker_shim.process.port import Tree, TreeProcess
 from worker_shim.process.runner import CommandRunner
 
 WAIT_S = 20.0
+AT_ONCE = 3
 
 
 class Node:
@@ -35,7 +36,7 @@ class Node:
 
     def __init__(self) -> None:
         commands = CommandRunner()
-        self.criu = CriuDriver(commands)
+        self.criu = CriuDriver(commands, at_once=AT_ONCE)
         self.network = NftNetworkDriver(commands)
         self.files = LinuxFileDriver()
 
@@ -103,6 +104,15 @@ class Node:
         dump.cancel()
         await asyncio.wait([dump])
         assert dump.cancelled()
+
+    async def dump_all(self, roots: dict[int, Path], deadline_s: float) -> None:
+        """Dump several trees at once."""
+        dumps = (self.criu.dump(root, into, deadline_s=deadline_s) for root, into in roots.items())
+        await asyncio.gather(*dumps)
+
+    async def restore_all(self, images: list[Path], deadline_s: float) -> None:
+        """Bring several trees back at once."""
+        await asyncio.gather(*(self.criu.restore(one, deadline_s=deadline_s) for one in images))
 
     def states(self, root: int) -> dict[int, str]:
         """State letters of every task of the tree."""

@@ -6,6 +6,8 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,3 +129,33 @@ def test_spawned_semaphores_come_back_also_on_another_node(
     there = target.host.run(["ls", "-A", "/dev/shm"]).stdout.split()
     assert {name for name in names if name.startswith("sem.")} <= set(there)
     assert not any("link_remap" in name or "allstop" in name for name in there)
+
+
+def test_trees_with_spawned_semaphores_are_saved_and_put_back_at_once(
+    nodes: tuple[Node, Node],
+) -> None:
+    """CRIU numbers its link_remap files from 1 in every run: two would meet in /dev/shm."""
+    node, spare = nodes
+    outs = [DISK / f"out.{number}" for number in range(3)]
+    trees: dict[int, Path] = {}
+    files: dict[int, Any] = {}
+    for out in outs:
+        argv = [sys.executable, str(PROGRAMS / "odd.py"), "semaphores", str(out)]
+        root = node.call("launch", argv, str(DISK / "log"), 1000 + 100 * len(trees))
+        trees[root] = IMAGES / str(root) / "criu"
+    until(lambda: all(counted(node.here(out)) >= 20 for out in outs), "they count")
+    for root in trees:
+        tree = node.call("stop", root)
+        into = IMAGES / str(root) / "files"
+        files[root] = node.call("files.cut", tree, into, copy_limit_bytes=1 << 20)
+    node.call("dump_all", trees, **SECONDS)
+    at_cut = {out: counted(node.here(out)) for out in outs}
+    shutil.copytree(node.here(IMAGES), spare.here(IMAGES))
+    for root in trees:
+        spare.call("files.roll_back", files[root], IMAGES / str(root) / "files", label="s1")
+    spare.call("restore_all", list(trees.values()), **SECONDS)
+    for root in trees:
+        spare.call("go_on", root)
+    until(
+        lambda: all(counted(spare.here(out)) >= n + 20 for out, n in at_cut.items()), "they go on"
+    )

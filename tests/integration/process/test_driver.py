@@ -156,6 +156,17 @@ async def test_the_tree_is_seen_with_ranks_and_threads(
     assert tree.processes[1].parent == root
 
 
+async def test_sigterm_goes_to_the_group_of_the_root(
+    driver: LinuxProcessDriver, tmp_path: Path
+) -> None:
+    root = await shell(driver, tmp_path, "sleep 300 & wait", 2)
+    child = driver.look(root).processes[1]
+    driver.terminate(root)
+    assert await driver.wait(root) == -signal.SIGTERM
+    await until(lambda: proc.read_stat(child.pid) is None or not driver.look(child.pid).living)
+    driver.terminate(root)  # gone: no error
+
+
 async def test_stop_and_go_on(driver: LinuxProcessDriver, tmp_path: Path) -> None:
     root = await shell(driver, tmp_path, "sh -c 'sleep 300 & sleep 301; true' & wait", 4)
     tree = await driver.stop(root, deadline_s=10)

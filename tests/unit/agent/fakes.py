@@ -78,6 +78,9 @@ class FakeProcesses(Breakable):
             self.state = "S"
             self.went_on.set()
 
+    def terminate(self, root_pid: int) -> None:
+        self.called("terminate")
+
     async def kill(self, root_pid: int, *, deadline_s: float) -> None:
         self.called("kill")
         self.exit(-9)

@@ -89,6 +89,27 @@ def test_follower_copies_what_grows_and_survives_a_roll_back(tmp_path: Path) -> 
     assert out.read_text() == "one\ntwo\nthree\ntwo again\n"
 
 
+def test_followers_of_several_workers_cut_no_line(tmp_path: Path) -> None:
+    logs, out = [tmp_path / "0", tmp_path / "1"], tmp_path / "out"
+    descriptor = os.open(out, os.O_WRONLY | os.O_CREAT)
+    followers = [Follower(log, descriptor, lines=True) for log in logs]
+
+    def write(*texts: str) -> None:
+        for log, text, follower in zip(logs, texts, followers, strict=True):
+            with log.open("a") as file:
+                file.write(text)
+            follower.catch_up()
+
+    write("step 1\nlo", "50 %\r100")
+    write("ss 0.5\n", " %\r")
+    write("no end", "of line")
+    assert out.read_bytes() == b"step 1\n50 %\rloss 0.5\n100 %\r"
+    for follower in followers:
+        follower.catch_up(last=True)
+    os.close(descriptor)
+    assert out.read_text().endswith("no endof line")
+
+
 def test_strays_are_known_by_their_page(tmp_path: Path) -> None:
     page = tmp_path / "page"
     other = {**os.environ, PATH_VARIABLE: f"{page}x"}

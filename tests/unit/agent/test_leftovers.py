@@ -78,7 +78,7 @@ async def test_a_second_shim_of_a_node_is_refused_before_it_sweeps(tmp_path: Pat
     )
     with sleeping("--images-dir", f"{place}/images") as criu:
         with pytest.raises(Busy, match=f"pid {os.getpid()}.* has node n0") as caught:
-            await asyncio.wait_for(run_shim(options, None), 10.0)
+            await asyncio.wait_for(run_shim(options), 10.0)
         assert "--node" in caught.value.advice
         assert "--staging" in caught.value.advice
         assert criu.poll() is None

@@ -41,7 +41,13 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen.append({**replica, "etcd": etcd})
         return 0
 
-    def start(output: Output, node: dict[str, Any], worker: dict[str, Any] | None) -> int:
+    def start(
+        output: Output,
+        node: dict[str, Any],
+        worker: dict[str, Any] | None,
+        ranks: dict[str, Any] | None = None,
+    ) -> int:
+        assert ranks is None
         seen.append({**node, **(worker or {}), "addresses": output.addresses})
         return 0
 

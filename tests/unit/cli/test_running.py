@@ -120,23 +120,38 @@ def test_the_error_of_a_coordinator_is_the_exit_code(
     assert "there is no etcd" in capsys.readouterr().err
 
 
+Several = Callable[..., tuple[ShimOptions, tuple[WorkerSpec, ...]]]
+
+
 @pytest.fixture
-def shim(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[ShimOptions, WorkerSpec | None]]:
+def workers(monkeypatch: pytest.MonkeyPatch) -> Several:
     """Run `allstop shim …` with a shim that only remembers its options; returns them."""
     given: Given = []
 
-    async def remember(options: ShimOptions, worker: WorkerSpec | None) -> int:
-        given.append((options, worker))
+    async def remember(options: ShimOptions, specs: tuple[WorkerSpec, ...]) -> int:
+        given.append((options, specs))
         return 0
 
     monkeypatch.setattr(worker_shim.agent.run, "run_shim", remember)
     monkeypatch.setattr(namespace, "in_initial_pid_namespace", lambda: False)
 
-    def run(*arguments: str) -> tuple[ShimOptions, WorkerSpec | None]:
+    def run(*arguments: str) -> tuple[ShimOptions, tuple[WorkerSpec, ...]]:
         assert main(arguments) == 0
-        options, worker = given.pop()
+        options, specs = given.pop()
         assert not given
-        return options, worker
+        return options, specs
+
+    return run
+
+
+@pytest.fixture
+def shim(workers: Several) -> Callable[..., tuple[ShimOptions, WorkerSpec | None]]:
+    """The same for a shim of one worker, or of none."""
+
+    def run(*arguments: str) -> tuple[ShimOptions, WorkerSpec | None]:
+        options, specs = workers(*arguments)
+        assert len(specs) <= 1
+        return options, specs[0] if specs else None
 
     return run
 
@@ -197,9 +212,37 @@ def test_the_command_line_wins_over_the_environment(
     assert shim("shim", "--node", "typed", *run)[0].node == "typed"
 
 
+def test_a_worker_for_each_rank(workers: Several) -> None:
+    options, specs = workers(
+        "shim", "run", "--job", "llm", "--ranks", "3", "--nnodes", "2", "--node-rank", "1",
+        "--master-addr", "10.0.0.1", "--master-port", "7600", "--criu-at-once", "2", "--",
+        "python", "train.py", "--cache", "/tmp/${local_rank}",
+    )  # fmt: skip
+    assert options.criu_at_once == 2
+    assert [(one.worker, one.workers) for one in specs] == [(3, 6), (4, 6), (5, 6)]
+    assert specs[2].argv == ("python", "train.py", "--cache", "/tmp/2")
+    assert (specs[2].env["MASTER_ADDR"], specs[2].env["MASTER_PORT"]) == ("10.0.0.1", "7600")
+
+
+def test_the_ranks_of_one_node_meet_on_loopback(workers: Several) -> None:
+    options, specs = workers("shim", "run", "--job", "llm", "--ranks", "1", "true")
+    assert options.criu_at_once == 0  # one for each core
+    assert (specs[0].worker, specs[0].workers) == (0, 1)
+    assert specs[0].env["MASTER_ADDR"] == "127.0.0.1"
+
+
 @pytest.mark.parametrize(
     "place",
-    [("--workers", "2", "--worker", "2"), ("--workers", "0", "--worker", "0"), ("--workers", "2")],
+    [
+        ("--workers", "2", "--worker", "2"),
+        ("--workers", "0", "--worker", "0"),
+        ("--workers", "2"),
+        (),
+        ("--ranks", "0"),
+        ("--ranks", "2", "--workers", "2"),
+        ("--ranks", "2", "--nnodes", "2", "--node-rank", "2", "--master-addr", "10.0.0.1"),
+        ("--ranks", "2", "--nnodes", "2", "--node-rank", "1"),
+    ],
 )
 def test_a_worker_that_cannot_be(place: tuple[str, ...]) -> None:
     assert main(["shim", "run", "--job", "llm", *place, "--", "true"]) == 2

@@ -225,6 +225,15 @@ def test_the_node_where_a_worker_runs_now_comes_before_a_spare() -> None:
     assert places(planned) == {0: "node-3"}
 
 
+def test_a_node_that_still_runs_some_of_its_workers_comes_before_a_spare() -> None:
+    gone = Candidate(facts("node-1"), "lost", "dead")
+    nodes = [gone, Candidate(facts("node-2")), Candidate(facts("node-3"), own=(1,))]
+    group = snapshot(worker(0, "node-1"), worker(1, "node-1"))
+    assert places(plan(group, nodes)) == {0: "node-3", 1: "node-3"}
+    others = [gone, Candidate(facts("node-2"), own=(2,)), Candidate(facts("node-3"))]
+    assert places(plan(group, others)) == {0: "node-3", 1: "node-3"}
+
+
 def test_addresses_that_cannot_be_told_apart_refuse() -> None:
     made = snapshot(
         worker(0, "node-1", address="127.0.0.1"), worker(1, "node-2", address="127.0.0.1")

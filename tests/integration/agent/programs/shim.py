@@ -25,4 +25,4 @@ spec = None
 if rest:
     worker, workers, *argv = rest
     spec = WorkerSpec("llm", int(worker), int(workers), argv, dict(os.environ), Path(root))
-sys.exit(asyncio.run(run_shim(options, spec)))
+sys.exit(asyncio.run(run_shim(options, () if spec is None else (spec,))))
