@@ -35,6 +35,7 @@ class Attempt(Action[AttemptState]):
     gpu: bool = False  # some rank has state on a device: GPU_LOCK and GPU_SAVE are part of it
     world_size: int = 0  # 0: not known before HOLD
     target: int = 0
+    base: str = ""  # snapshot whose stored bytes it shares: that stays until this is over
     keep: bool = False  # whether it was committed is not known: undo leaves the images in the store
     answers: dict[int, tuple[RankState, ...]] = field(default_factory=dict)  # ranks at HOLD
     records: dict[int, WorkerRecord] = field(default_factory=dict)
@@ -85,6 +86,7 @@ class Attempt(Action[AttemptState]):
             keep=self.keep,
             world_size=self.world_size,
             gpu=self.gpu,
+            base=self.base,
         )
 
     def begin(self, now: float) -> list[Command]:
@@ -132,6 +134,7 @@ def from_record(record: AttemptRecord, *, epoch: int, policy: Policy, now: float
         target=record.target,
         world_size=record.world_size,
         gpu=record.gpu,
+        base=record.base,
         ordered=True,
         adopted=True,
         cut_recorded=record.state is S.PERSISTING,

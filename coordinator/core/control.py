@@ -7,7 +7,7 @@ journal says why. Everything else goes through the tables of `checkpoint` and `r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from coordinator.core import checkpoint, events, restore
@@ -30,11 +30,13 @@ from coordinator.core.errors import (
 from coordinator.core.events import Event
 from coordinator.core.failures import failure_of
 from coordinator.core.journal import Decision, Journal, cause_of
+from coordinator.core.keeper import Keeper
 from coordinator.core.model import (
     AttemptRecord,
     JobRecord,
     RestoreRecord,
     RestoreState,
+    Snapshot,
 )
 from coordinator.core.owed import Owed, stops
 from coordinator.core.pace import Pace
@@ -62,6 +64,7 @@ class Control(Arrivals):
         self._runs = Runs(self._cluster, self.policy, self._note)
         self._owed = Owed(self.policy.ended_limit)
         self._pace = Pace(self.policy.lost_limit)
+        self._keeper = Keeper(epoch, self.policy, self._cluster, self._running, self._note)
         self._problems: dict[str, list[str]] = {}
         self._now = 0.0
         self._cause = ""
@@ -77,12 +80,15 @@ class Control(Arrivals):
         now: float,
         latest_unix_s: Mapping[str, float] | None = None,
         damaged: Sequence[AllstopError] = (),
+        snapshots: Sequence[Snapshot] = (),
+        unix_s: float = 0.0,
     ) -> list[Command]:
         """Take over what an earlier leader left; see `adoption`.
 
         `latest_unix_s`: when each job's newest snapshot was committed. Of finished records it is
         remembered how they ended and what is owed. `damaged`: values that could not be read, each
-        with its job and key; they are shown with the job.
+        with its job and key; they are shown with the job. `snapshots` in the order of their
+        commits; `unix_s` is the wall clock.
         """
         self._now, self._cause = now, "adopted from the store"
         for error in damaged:
@@ -114,7 +120,8 @@ class Control(Arrivals):
                 self._cluster.raise_incarnation(action.job, action.incarnation)
                 self._runs.spare(action)
             commands += self._after(action, first)
-        return commands
+        policies = {job.job: job.retention for job in jobs}
+        return commands + self._keeper.adopt(snapshots, policies, unix_s=unix_s, now=now)
 
     def _problem(self, job: str, what: str) -> None:
         self._problems.setdefault(job, []).append(what)
@@ -135,7 +142,8 @@ class Control(Arrivals):
 
     def next_wakeup(self) -> float | None:
         """When to hand in TimePassed at the latest; None while nothing is awaited."""
-        return self._running.next_wakeup()
+        wakeups = (self._running.next_wakeup(), self._keeper.next_wakeup())
+        return min((when for when in wakeups if when is not None), default=None)
 
     def held_until(self, action: str) -> float | None:
         """When the first dead-man timer of a running action may run out; None: nothing is held."""
@@ -153,6 +161,7 @@ class Control(Arrivals):
             attempt = admit_attempt(
                 self._cluster, self._pace, event, self.epoch, self.policy, self._now
             )
+            attempt.base = self._keeper.base(event.job, self._stores_of(attempt))
         except AllstopError as error:
             return self._refuse(event.attempt, error.at(job=event.job))
         self._running.add(attempt)
@@ -163,11 +172,29 @@ class Control(Arrivals):
             return []
         try:
             self._refuse_busy(event.job)
+            self._keeper.require_kept(event.job, event.snapshot.snapshot)
             made = admit_restore(self._cluster, event, self.epoch, self.policy, self._now)
         except AllstopError as error:
             return self._refuse(event.restore, error.at(job=event.job))
         self._running.add(made)
         return self._after(made, made.begin(self._now))
+
+    def _stores_of(self, attempt: Attempt) -> Collection[str]:
+        nodes = self._cluster.nodes
+        return {nodes[each.node].facts.store for each in attempt.members.values()}
+
+    def _cleaning_requested(
+        self, event: events.DeletionRequested | events.CollectionRequested
+    ) -> list[Command]:
+        if self._keeper.knows(event.cleaning):
+            self._note("that request was taken before", True, event.cleaning)
+            return []
+        try:
+            if isinstance(event, events.DeletionRequested):
+                return self._keeper.delete(event, self._now)
+            return self._keeper.collect(event, self._now)
+        except AllstopError as error:
+            return self._refuse(event.cleaning, error.at(job=event.job))
 
     def _known(self, action: str) -> bool:
         if self._running.record(action) is not None:
@@ -236,6 +263,9 @@ class Control(Arrivals):
         if action is not None and job is not None and self._is_newer(action, job.latest):
             job.latest = event.snapshot
             job.latest_unix_s = action.unix_s + (self._now - action.started)
+        if isinstance(action, Attempt):
+            commands += self._keeper.committed(action.snapshot, self._now)
+            commands += self._keeper.apply(action.job, self._now)
         return commands
 
     def _is_newer(self, action: AnyAction, latest: str) -> bool:
@@ -262,6 +292,17 @@ class Control(Arrivals):
                 commands += self._step(begun, events.AbortRequested(begun.id, why))
         return commands
 
+    def _store_refused(self, event: events.StoreRefused) -> list[Command]:
+        if self._keeper.knows(event.action):
+            return self._keeper.about(event.action, event, self._now)
+        return self._about(event.action, event)
+
+    def _task_answered(self, event: events.TaskAnswered) -> list[Command]:
+        if event.epoch != self.epoch or not self._cluster.attached(event.node):
+            self._note(f"task {event.task} is of epoch {event.epoch}, or of a lost node", True)
+            return []
+        return self._keeper.answered(event, self._now)
+
     def _run_begun(self, event: events.RunBegun) -> list[Command]:
         return self._runs.begun(event) if event.record.job in self._cluster.jobs else []
 
@@ -280,7 +321,7 @@ class Control(Arrivals):
         for action in self._running.all():
             if action.overdue(self._now):
                 commands += self._step(action, event)
-        return commands
+        return commands + self._keeper.on_time(event, self._now)
 
     # -- actions -------------------------------------------------------------------------------
 
@@ -297,7 +338,8 @@ class Control(Arrivals):
         self._running.listen(commands)
         if action.ended:
             self._running.end(action)
-            return commands + self._ended(action)
+            commands += self._ended(action)
+            return commands + self._keeper.apply(action.job, self._now)
         if isinstance(action, Restore) and action.cleared:
             self._runs.spare(action)
         return commands
@@ -341,9 +383,17 @@ _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
     events.CommitRefused: lambda c, e: c._about(e.snapshot, e),
     events.RestoreAdmitted: Control._restore_admitted,
     events.RestoreStored: lambda c, e: c._about(e.restore, e),
-    events.StoreRefused: lambda c, e: c._about(e.action, e),
+    events.StoreRefused: Control._store_refused,
     events.JobLoaded: Control._job_loaded,
     events.RunBegun: Control._run_begun,
     events.RunRefused: Control._run_refused,
+    events.DeletionRequested: Control._cleaning_requested,
+    events.CollectionRequested: Control._cleaning_requested,
+    events.RetentionChanged: lambda c, e: c._keeper.set_policy(e, c._now),
+    events.SnapshotChanged: lambda c, e: c._keeper.changed(e, c._now),
+    events.SnapshotsMarked: lambda c, e: c._keeper.about(e.cleaning, e, c._now),
+    events.AttemptsWeighed: lambda c, e: c._keeper.about(e.cleaning, e, c._now),
+    events.SnapshotsForgotten: lambda c, e: c._keeper.about(e.cleaning, e, c._now),
+    events.TaskAnswered: Control._task_answered,
     events.TimePassed: Control._time_passed,
 }

@@ -298,6 +298,7 @@ class AttemptRecord:
     keep: bool = False  # it may be a snapshot all the same: what is stored stays
     world_size: int = 0  # ranks; 0: not known yet
     gpu: bool = False  # a worker has state on a device
+    base: str = ""  # snapshot whose stored bytes it shares, and that stays until it is over
 
 
 @dataclass(frozen=True)
@@ -317,6 +318,41 @@ class Snapshot:
     committed_unix_s: float
     stored_bytes: int = 0  # what was written to the image store for it
     shared_bytes: int = 0  # of its images, what needed no writing
+    stores: tuple[str, ...] = ()  # identities of the image stores that hold it, sorted
+    pinned: str = ""  # why it stays whatever the retention says; empty: it is not pinned
+    pinned_unix_s: float = 0.0
+    deleting: str = ""  # why it is being deleted, which nothing takes back; empty: it is kept
+    damaged: str = ""  # what was found broken when it was read again
+    verified_unix_s: float = 0.0  # when all of it was last read again
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which snapshots of a job stay; see `retention`."""
+
+    keep_last: int = 0  # so many of the newest stay; 0: no such rule
+    keep_for_s: float = 0.0  # those younger stay; 0: no such rule
+    keep_bytes: int = 0  # the oldest go beyond so many stored bytes; 0: no limit
+
+
+@dataclass(frozen=True)
+class KeptImages:
+    """Images of one worker in the image store."""
+
+    place: str  # of the manifest
+    digest: str
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """What was removed from an image store, or would be."""
+
+    objects: int = 0
+    freed_bytes: int = 0
+    snapshots: tuple[str, ...] = ()  # that were deleted
+    attempts: tuple[str, ...] = ()  # that are over, and of which something was there
+    unknown: tuple[str, ...] = ()  # in the store and not in this control plane: left alone
+    dry_run: bool = False
 
 
 @dataclass(frozen=True)
@@ -412,3 +448,4 @@ class JobRecord:
     world_size: int
     incarnation: int
     latest: str = ""  # id of the newest snapshot
+    retention: Retention | None = None  # None: every snapshot stays

@@ -10,6 +10,7 @@ from coordinator.core.cluster import Cluster
 from coordinator.core.commands import Announce
 from coordinator.core.errors import BugError
 from coordinator.core.journal import Decision, Journal
+from coordinator.core.keeper import Keeper
 from coordinator.core.logs import Whereabouts, whereabouts
 from coordinator.core.model import (
     AttemptRecord,
@@ -17,9 +18,11 @@ from coordinator.core.model import (
     NodeFacts,
     OldAddresses,
     RestoreRecord,
+    Retention,
     Snapshot,
 )
 from coordinator.core.planner import Planned
+from coordinator.core.retention import Going
 from coordinator.core.running import AnyAction, Running
 from coordinator.core.starting import plan_or_start
 from coordinator.core.view import JobView, NodeView, job_views, node_views
@@ -31,6 +34,8 @@ class Questions:
     _cluster: Cluster
     _journal: Journal
     _running: Running
+    _keeper: Keeper
+    _now: float
     _problems: dict[str, list[str]]
     epoch: int
 
@@ -72,7 +77,24 @@ class Questions:
 
     def jobs(self) -> tuple[JobView, ...]:
         """All jobs, by name."""
-        return job_views(self._cluster, self._running.first_by_job(), self._problems)
+        found = {
+            job: (*self._problems.get(job, ()), *self._keeper.troubles(job))
+            for job in (*self._cluster.jobs, *self._problems)
+        }
+        problems = {job: lines for job, lines in found.items() if lines}
+        return job_views(self._cluster, self._running.first_by_job(), problems)
+
+    def deletions(self, job: str) -> tuple[str, ...]:
+        """What stands in the way of deletions of a job's snapshots."""
+        return self._keeper.troubles(job)
+
+    def retention(self, job: str) -> Retention | None:
+        """Which snapshots of a job stay; None: all."""
+        return self._keeper.policy(job)
+
+    def going(self, job: str, policy: Retention | None) -> tuple[Going, ...]:
+        """What these rules would let go of now."""
+        return self._keeper.going(job, policy, self._now)
 
     def nodes(self) -> tuple[NodeView, ...]:
         """All nodes, by name, those lost and left included."""
@@ -102,7 +124,7 @@ class Questions:
 
     def last_word(self, action: str) -> Announce | None:
         """The newest announcement about an action; `last` is set when it has ended."""
-        return self._running.word(action)
+        return self._running.word(action) or self._keeper.word(action)
 
     def story(self, action: str = "") -> tuple[Decision, ...]:
         """Why things were decided as they were, oldest first; all of it, or one action's."""
@@ -117,6 +139,7 @@ class Questions:
             for waiting in action.rounds.values():
                 self._validate_round(action, waiting.awaited.values())
         self._cluster.validate()
+        self._keeper.validate()
 
     def _validate_round(self, action: AnyAction, awaited: Iterable[Any]) -> None:
         for member in awaited:

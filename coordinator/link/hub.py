@@ -14,7 +14,8 @@ from allstop.v1 import carrier_pb2, shim_pb2
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BadRequest, Fenced, LinkError, Where
 from coordinator.core.logs import LogPart, LogPlace
-from coordinator.core.model import NodeFacts, ProgramFile
+from coordinator.core.failures import failure_of
+from coordinator.core.model import KeptImages, NodeFacts, ProgramFile
 from coordinator.link import wire
 from coordinator.link.deliveries import Deliveries
 from coordinator.link.mapping import as_allstop
@@ -28,6 +29,7 @@ REPORT_INTERVAL_MS = 1_000
 QUESTION_DEADLINE_S = 1.0
 LOGS_DEADLINE_S = 5.0
 HELLOS_MAX = 100_000
+VERIFY_GRACE_S = 15.0  # by which a shim may answer later than its deadline
 
 
 @dataclass(eq=False)
@@ -51,6 +53,15 @@ class Place:
     branch: Branch
     attachment: int
     jobs: set[str] = field(default_factory=set)  # that it has, or was given, workers of
+
+
+@dataclass(eq=False)
+class Verification:
+    """A node reads images again, for whoever waits."""
+
+    node: str
+    progress: Callable[[int, int], None]
+    answer: asyncio.Future[shim_pb2.StoreTaskResult]
 
 
 class Hub:
@@ -94,6 +105,7 @@ class Hub:
         self._hellos: OrderedDict[str, tuple[str, int]] = OrderedDict()  # node -> its last Hello
         self._questions: dict[tuple[int, str], asyncio.Future[Any]] = {}
         self._question = 0
+        self._verifications: dict[str, Verification] = {}  # by task
         self._meetings: Meetings[Place] = Meetings(epoch, self._share)
         self._shared = 0
         self._flushing: asyncio.Handle | None = None
@@ -198,8 +210,21 @@ class Hub:
             self._progressed(message.progress)
         elif kind == "meeting":
             self._meets(place, message.meeting)
+        elif kind == "done":
+            self._done(place, message.done)
+        elif kind == "doing":
+            running = self._verifications.get(message.doing.task)
+            if running is not None:
+                running.progress(message.doing.done_bytes, message.doing.total_bytes)
         else:
             log.warning("unknown message of a newer shim ignored", node=place.node)
+
+    def _done(self, place: Place, result: shim_pb2.StoreTaskResult) -> None:
+        running = self._verifications.get(result.task)
+        if running is None:
+            self._tell(wire.task_event(place.node, result))
+        elif running.node == place.node and not running.answer.done():
+            running.answer.set_result(result)
 
     def _meets(self, place: Place, said: shim_pb2.Meeting) -> None:
         """Pass on what ranks set, among nodes that have workers of their job."""
@@ -248,6 +273,9 @@ class Hub:
         self._meetings.forget(place)
         for number, node in [key for key in self._questions if key[1] == place.node]:
             self._questions.pop((number, node)).cancel()
+        for running in self._verifications.values():
+            if running.node == place.node and not running.answer.done():
+                running.answer.cancel()
 
     # -- what goes out -----------------------------------------------------------------------------
 
@@ -272,6 +300,15 @@ class Hub:
     def defer(self, deferral: commands.DeferWorker) -> bool:
         """Tell a shim why its worker is not the job's yet."""
         return self._send(deferral.node, wire.waiting_message(self.epoch, deferral))
+
+    def task(self, task: commands.SendTask) -> bool:
+        """Have a shim look at or clean the image store; what cannot be sent is answered here."""
+        try:
+            return self._send(task.node, wire.task_message(task))
+        except AllstopError as error:
+            answer = events.TaskAnswered(task.epoch, task.node, task.task, failure_of(error))
+            self._tell(answer)
+            return False
 
     def _send(self, node: str, message: shim_pb2.CoordinatorMessage) -> bool:
         place = self._places.get(node)
@@ -368,6 +405,35 @@ class Hub:
             for node, answer in waiting.items()
             if answer.done() and not answer.cancelled()
         }
+
+    async def verify(
+        self,
+        node: str,
+        task: str,
+        job: str,
+        images: KeptImages,
+        others: Sequence[KeptImages],
+        *,
+        progress: Callable[[int, int], None],
+        deadline_s: float,
+    ) -> shim_pb2.StoreTaskResult | None:
+        """Have a node read one worker's images again; None where it was lost, or too late.
+
+        A caller that is cancelled cancels the task too.
+        """
+        message = wire.verify_message(self.epoch, task, job, images, others, deadline_s)
+        running = Verification(node, progress, asyncio.get_running_loop().create_future())
+        self._verifications[task] = running
+        try:
+            if not self._send(node, message):
+                return None
+            await asyncio.wait({running.answer}, timeout=deadline_s + VERIFY_GRACE_S)
+            answered = running.answer.done() and not running.answer.cancelled()
+            return running.answer.result() if answered else None
+        finally:
+            del self._verifications[task]
+            if not running.answer.done():
+                self._send(node, wire.cancel_message(self.epoch, task, job))
 
     def _answered(self, node: str, question: int, answer: Any) -> None:
         """A shim's answer to a question; late ones are dropped."""

@@ -106,6 +106,8 @@ class Reign:
                 restores=(*loaded.replaced, *loaded.restores),
                 latest_unix_s=loaded.latest_unix_s,
                 damaged=loaded.damaged,
+                snapshots=loaded.snapshots,
+                unix_s=self.desk.unix(),
                 now=self._clock(),
             )
         )

@@ -13,6 +13,7 @@ import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -23,6 +24,7 @@ from coordinator.core.failures import failure_of, listed
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
+    Failure,
     JobRecord,
     NodeFacts,
     RestoreRecord,
@@ -51,7 +53,11 @@ _Write = (
     | commands.CommitSnapshot
     | commands.AdmitRestore
     | commands.PutRestore
+    | commands.MarkSnapshots
+    | commands.WeighAttempts
+    | commands.ForgetSnapshots
 )
+_Cleaning = commands.MarkSnapshots | commands.WeighAttempts | commands.ForgetSnapshots
 
 
 class Writer:
@@ -85,6 +91,9 @@ class Writer:
             commands.CommitSnapshot: self._commit,
             commands.AdmitRestore: self._admit_restore,
             commands.PutRestore: self._put_restore,
+            commands.MarkSnapshots: self._mark,
+            commands.WeighAttempts: self._weigh,
+            commands.ForgetSnapshots: self._forget,
         }
 
     # -- lanes -------------------------------------------------------------------------------
@@ -110,7 +119,7 @@ class Writer:
         self._start("timelines ", self._write_timelines)
 
     def _enqueue(self, command: _Write) -> None:
-        job = command.record.job
+        job = _lane_of(command)
         waiting = self._lanes.setdefault(job, deque())
         if len(waiting) >= LANE_MAX:
             self._refused(
@@ -185,6 +194,10 @@ class Writer:
             job = command.record.job
             log.warning("a new run is not recorded", job=job, error=str(error))
             self._tell(events.RunRefused(job, failure_of(error.at(job=job))))
+            return
+        if isinstance(command, _Cleaning):
+            log.warning("cleaning", job=command.job, action=command.cleaning, error=str(error))
+            self._tell(events.StoreRefused(command.cleaning, failure_of(error.at(job=command.job))))
             return
         record, action = command.record, _action_of(command)
         self._put_later(command)
@@ -364,6 +377,41 @@ class Writer:
             await asyncio.sleep(pause_s)
             pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
 
+    # -- cleanings ----------------------------------------------------------------------------
+
+    async def _mark(self, command: commands.MarkSnapshots) -> events.Event:
+        """Mark one after another; where an answer was lost it is asked again until it is known."""
+        marked: list[str] = []
+        refused: list[Failure] = []
+        for name in command.snapshots:
+            mark = partial(
+                self._store.mark_deleting,
+                *(command.job, name, command.why),
+                latest_too=command.latest_too,
+            )
+            try:
+                await self._put(mark, command.job, f"{name} is being deleted", tries=None)
+                marked.append(name)
+            except Fenced:
+                raise
+            except AllstopError as error:
+                refused.append(failure_of(error.at(job=command.job)))
+        return events.SnapshotsMarked(command.cleaning, tuple(marked), tuple(refused))
+
+    async def _weigh(self, command: commands.WeighAttempts) -> events.Event:
+        weighed = await self._bounded(
+            self._store.weigh(command.job, command.attempts, command.deleting),
+            f"which attempts of job {command.job} are over",
+        )
+        found = (weighed.dead, weighed.unknown, weighed.keep)
+        return events.AttemptsWeighed(command.cleaning, *found)
+
+    async def _forget(self, command: commands.ForgetSnapshots) -> events.Event:
+        for name in command.snapshots:
+            forget = partial(self._store.forget_snapshot, command.job, name)
+            await self._put(forget, command.job, f"{name} is deleted")
+        return events.SnapshotsForgotten(command.cleaning)
+
     async def _quietly(self, writing: Awaitable[None], what: str) -> None:
         """Write what nothing depends on."""
         try:
@@ -374,7 +422,16 @@ class Writer:
             log.warning("not in the store", what=what, error=str(error))
 
 
+def _lane_of(command: _Write) -> str:
+    """Cleanings have lanes of their own: no attempt waits for them. No job's name has a space."""
+    if isinstance(command, _Cleaning):
+        return f"cleaning of {command.job}"
+    return command.record.job
+
+
 def _action_of(command: _Write) -> str:
+    if isinstance(command, _Cleaning):
+        return command.cleaning
     record = command.record
     if isinstance(record, RestoreRecord):
         return record.restore

@@ -46,7 +46,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True)
 class Listing:
-    """All records but workers and snapshots, as they stood at one revision."""
+    """All records but workers and timelines, as they stood at one revision."""
 
     revision: int
     items: tuple[tuple[Place, Item], ...]
@@ -229,7 +229,7 @@ class Reader:
         raise StoreError("the listing was never finished")
 
     async def _places(self) -> tuple[int, list[tuple[str, Place]]]:
-        """Keys of jobs, attempts and restores; the workers of an attempt are leapt over."""
+        """Keys of jobs, attempts, restores and snapshots; the workers of an attempt are leapt over."""
         wanted: list[tuple[str, Place]] = []
         cursor, revision = self.keys.jobs, 0
         for _ in range(PAGES_MAX):
@@ -239,7 +239,7 @@ class Reader:
             revision = revision or view.revision
             for item in view.found[0]:
                 place = self.keys.place(item.key)
-                if place.kind in (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE):
+                if place.kind in (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE, Kind.SNAPSHOT):
                     wanted.append((item.key, place))
             if len(view.found[0]) < PAGE_KEYS:
                 return revision, wanted
@@ -260,8 +260,9 @@ class Reader:
     def _loaded(self, listing: Listing) -> Loaded:
         damaged: list[StoreError] = []
         latest: dict[str, str] = {}
-        records: dict[Kind, list[Any]] = {Kind.JOB: [], Kind.ATTEMPT: [], Kind.RESTORE: []}
-        for place, item in listing.items:
+        shelves = (Kind.JOB, Kind.ATTEMPT, Kind.RESTORE, Kind.SNAPSHOT)
+        records: dict[Kind, list[Any]] = {kind: [] for kind in shelves}
+        for place, item in sorted(listing.items, key=lambda each: each[1].create_revision):
             try:
                 if place.kind is Kind.LATEST:
                     latest[place.job] = _text(item)
@@ -286,6 +287,7 @@ class Reader:
             tuple(damaged),
             recent=_recent(records[Kind.ATTEMPT]),
             replaced=_newest(records[Kind.RESTORE]),
+            snapshots=tuple(records[Kind.SNAPSHOT]),
         )
 
     def _changed(
