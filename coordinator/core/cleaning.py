@@ -252,9 +252,7 @@ def on_weighed(c: Cleaning, event: AttemptsWeighed, now: float) -> list[Command]
         c.left.pop(0)
         return _next_store(c, now)
     c.move(S.COLLECTING, f"{c.node} removes what {len(dead)} attempts have left")
-    collect = c.give(
-        now, c.policy.clean_collect_s, dead=dead, keep=event.keep, dry_run=c.dry_run
-    )
+    collect = c.give(now, c.policy.clean_collect_s, dead=dead, keep=event.keep, dry_run=c.dry_run)
     return [collect, c.announce(now)]
 
 

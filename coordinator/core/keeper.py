@@ -160,9 +160,7 @@ class Keeper:
         made.id, made.dry_run, made.unknown = event.cleaning, event.dry_run, event.unknown
         return self._start(made, now)
 
-    def _require_deletable(
-        self, shelf: Shelf, event: events.DeletionRequested, name: str
-    ) -> None:
+    def _require_deletable(self, shelf: Shelf, event: events.DeletionRequested, name: str) -> None:
         where, known = Where(job=event.job), shelf.snapshots.get(name)
         if known is None:
             advice = f"`allstop snapshots {event.job}` lists them"
@@ -218,9 +216,7 @@ class Keeper:
         """The rules of a job."""
         return self._shelf(job).policy
 
-    def going(
-        self, job: str, policy: Retention | None, now: float
-    ) -> tuple[retention.Going, ...]:
+    def going(self, job: str, policy: Retention | None, now: float) -> tuple[retention.Going, ...]:
         """What these rules let go of, were they applied now."""
         shelf, known = self._shelf(job), self._cluster.jobs.get(job)
         unix_s = self._began_unix_s + now - self._began
@@ -251,7 +247,9 @@ class Keeper:
     def stores(self) -> tuple[str, ...]:
         """Every store that a node in reach sees, sorted."""
         nodes = self._cluster.nodes.values()
-        return tuple(sorted({n.facts.store for n in nodes if n.state == ATTACHED and n.facts.store}))
+        return tuple(
+            sorted({n.facts.store for n in nodes if n.state == ATTACHED and n.facts.store})
+        )
 
     def seeing(self, store: str) -> str:
         """The node in reach that sees a store and has the fewest workers; empty: there is none."""

@@ -123,8 +123,6 @@ def _beyond_bytes(
             break
         if each.snapshot in stays:
             continue
-        beyond[each.snapshot] = (
-            f"all together have {total} stored bytes, above {policy.keep_bytes}"
-        )
+        beyond[each.snapshot] = f"all together have {total} stored bytes, above {policy.keep_bytes}"
         total -= each.stored_bytes or each.image_bytes
     return beyond
