@@ -51,7 +51,12 @@ def snapshot_view(snapshot: Snapshot) -> Group:
         ("size", bytes_text(snapshot.image_bytes)),
         ("committed", moment(snapshot.committed_unix_s)),
         ("epoch", f"{snapshot.epoch}, incarnation {snapshot.incarnation}"),
-        ("digest", snapshot.digest),
+        ("root digest", snapshot.digest),
+        ("stored", stored_text(snapshot)),
+        ("pinned", f"{snapshot.pinned} ({moment(snapshot.pinned_unix_s)})" * bool(snapshot.pinned)),
+        ("being deleted", snapshot.deleting),
+        ("damaged", snapshot.damaged),
+        ("read again", moment(snapshot.verified_unix_s)),
     )
     rows = table(
         "WORKER", "NODE", "ADDRESS", "RANKS AT STEP", "SIZE", "MEMORY", "DUMP", "HELD",
@@ -70,6 +75,14 @@ def snapshot_view(snapshot: Snapshot) -> Group:
             str(len(worker.connections)),
         )
     return Group(head, rows, *devices_view(snapshot.workers))
+
+
+def stored_text(snapshot: Snapshot) -> str:
+    """What was written for it, and what needed no writing."""
+    if not snapshot.stored_bytes and not snapshot.shared_bytes:
+        return ""
+    shared = bytes_text(snapshot.shared_bytes)
+    return f"{bytes_text(snapshot.stored_bytes)} written, {shared} were there already"
 
 
 def devices_view(workers: Iterable[WorkerRecord]) -> list[RenderableType]:

@@ -1,4 +1,4 @@
-"""A cleaning of a job's image stores: snapshots that are deleted, and what ended attempts have left.
+"""A cleaning of a job's image stores: snapshots that are deleted, what ended attempts have left.
 
     MARKING     the snapshots' records become DELETING, which nothing takes back
     LISTING     a node that sees the store says of which attempts anything is there
@@ -41,7 +41,8 @@ from coordinator.core.events import (
     TimePassed,
 )
 from coordinator.core.failures import listed
-from coordinator.core.model import Cleaned, Failure
+from coordinator.core.kept import Cleaned
+from coordinator.core.model import Failure
 from coordinator.core.policy import Policy
 from coordinator.core.table import Ignored, Row, Table
 
@@ -251,7 +252,7 @@ def on_weighed(c: Cleaning, event: AttemptsWeighed, now: float) -> list[Command]
     if not dead:
         c.left.pop(0)
         return _next_store(c, now)
-    c.move(S.COLLECTING, f"{c.node} removes what {len(dead)} attempts have left")
+    c.move(S.COLLECTING, f"{c.node} removes what {listed(list(dead))} wrote")
     collect = c.give(now, c.policy.clean_collect_s, dead=dead, keep=event.keep, dry_run=c.dry_run)
     return [collect, c.announce(now)]
 

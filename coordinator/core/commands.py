@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.kept import Cleaned, KeptImages
 from coordinator.core.model import (
     AddressMove,
     AttemptRecord,
-    Cleaned,
     Cut,
     Endpoint,
     Failure,
     GpuMove,
     JobRecord,
-    KeptImages,
     Phase,
     RestoreRecord,
     Snapshot,
@@ -182,7 +181,7 @@ class ForgetSnapshots(Command):
 
 @dataclass(frozen=True)
 class SendTask(Command):
-    """Have a node look at or clean the image store that it sees; answered by TaskAnswered, or never.
+    """Have a node look at or clean the image store it sees; answered by TaskAnswered, or never.
 
     Without `dead` it lists the attempts of the job of which anything is there.
     """

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.kept import KeptImages, Retention
 from coordinator.core.model import (
     Cut,
     Failure,
     Finding,
     JobRecord,
-    KeptImages,
     NodeFacts,
     OldAddresses,
     Phase,
     RankState,
-    Retention,
     Snapshot,
     WorkerRecord,
     WorkerState,

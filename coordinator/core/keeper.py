@@ -18,7 +18,8 @@ from coordinator.core.cluster import ATTACHED, Cluster
 from coordinator.core.commands import Announce, Command
 from coordinator.core.errors import BugError, Busy, NotFound, Refused, Where
 from coordinator.core.failures import listed
-from coordinator.core.model import Retention, Snapshot
+from coordinator.core.kept import Retention
+from coordinator.core.model import Snapshot
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
 from coordinator.core.running import Running
@@ -127,6 +128,11 @@ class Keeper:
                 where=Where(job=job),
                 advice=f"`allstop snapshots {job}` lists what can be restored",
             )
+
+    def damage(self, job: str, snapshot: str) -> str:
+        """What was found broken in a snapshot; empty: nothing is known."""
+        found = self._shelf(job).snapshots.get(snapshot)
+        return found.damaged if found is not None else ""
 
     def user_of(self, job: str, snapshot: str) -> str:
         """Who needs a snapshot to stay for now, in words; empty: nobody."""
@@ -251,13 +257,16 @@ class Keeper:
             sorted({n.facts.store for n in nodes if n.state == ATTACHED and n.facts.store})
         )
 
+    def all_seeing(self, store: str) -> tuple[str, ...]:
+        """Nodes in reach that see a store, by name."""
+        nodes = self._cluster.nodes.items()
+        found = (n for n, node in nodes if (node.state, node.facts.store) == (ATTACHED, store))
+        return tuple(sorted(found))
+
     def seeing(self, store: str) -> str:
-        """The node in reach that sees a store and has the fewest workers; empty: there is none."""
-        found = [
-            (len(node.workers), name)
-            for name, node in self._cluster.nodes.items()
-            if node.state == ATTACHED and node.facts.store == store
-        ]
+        """Of these the one that has the fewest workers; empty: there is none."""
+        nodes = self._cluster.nodes
+        found = [(len(nodes[name].workers), name) for name in self.all_seeing(store)]
         return min(found)[1] if found else ""
 
     def knows(self, cleaning: str) -> bool:

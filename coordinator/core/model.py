@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from coordinator.core.kept import Retention
+
 
 class Phase(StrEnum):
     """What a shim is ordered to do; the order of the words is the order of the work."""
@@ -324,35 +326,6 @@ class Snapshot:
     deleting: str = ""  # why it is being deleted, which nothing takes back; empty: it is kept
     damaged: str = ""  # what was found broken when it was read again
     verified_unix_s: float = 0.0  # when all of it was last read again
-
-
-@dataclass(frozen=True)
-class Retention:
-    """Which snapshots of a job stay; see `retention`."""
-
-    keep_last: int = 0  # so many of the newest stay; 0: no such rule
-    keep_for_s: float = 0.0  # those younger stay; 0: no such rule
-    keep_bytes: int = 0  # the oldest go beyond so many stored bytes; 0: no limit
-
-
-@dataclass(frozen=True)
-class KeptImages:
-    """Images of one worker in the image store."""
-
-    place: str  # of the manifest
-    digest: str
-
-
-@dataclass(frozen=True)
-class Cleaned:
-    """What was removed from an image store, or would be."""
-
-    objects: int = 0
-    freed_bytes: int = 0
-    snapshots: tuple[str, ...] = ()  # that were deleted
-    attempts: tuple[str, ...] = ()  # that are over, and of which something was there
-    unknown: tuple[str, ...] = ()  # in the store and not in this control plane: left alone
-    dry_run: bool = False
 
 
 @dataclass(frozen=True)

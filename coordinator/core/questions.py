@@ -11,6 +11,7 @@ from coordinator.core.commands import Announce
 from coordinator.core.errors import BugError
 from coordinator.core.journal import Decision, Journal
 from coordinator.core.keeper import Keeper
+from coordinator.core.kept import Retention
 from coordinator.core.logs import Whereabouts, whereabouts
 from coordinator.core.model import (
     AttemptRecord,
@@ -18,7 +19,6 @@ from coordinator.core.model import (
     NodeFacts,
     OldAddresses,
     RestoreRecord,
-    Retention,
     Snapshot,
 )
 from coordinator.core.planner import Planned
@@ -87,6 +87,14 @@ class Questions:
     def deletions(self, job: str) -> tuple[str, ...]:
         """What stands in the way of deletions of a job's snapshots."""
         return self._keeper.troubles(job)
+
+    def damage(self, job: str, snapshot: str) -> str:
+        """What was found broken in a snapshot; empty: nothing is known."""
+        return self._keeper.damage(job, snapshot)
+
+    def seeing(self, store: str) -> tuple[str, ...]:
+        """Nodes in reach that see an image store, by name."""
+        return self._keeper.all_seeing(store)
 
     def retention(self, job: str) -> Retention | None:
         """Which snapshots of a job stay; None: all."""

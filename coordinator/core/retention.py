@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from coordinator.core.errors import BadRequest
-from coordinator.core.model import Retention, Snapshot
+from coordinator.core.kept import Retention
+from coordinator.core.model import Snapshot
 
 UNITS_S = (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
 

@@ -13,15 +13,16 @@ from allstop.v1 import carrier_pb2, shim_pb2
 
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BadRequest, Fenced, LinkError, Where
-from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.failures import failure_of
-from coordinator.core.model import KeptImages, NodeFacts, ProgramFile
+from coordinator.core.logs import LogPart, LogPlace
+from coordinator.core.model import NodeFacts, ProgramFile
 from coordinator.link import wire
 from coordinator.link.deliveries import Deliveries
 from coordinator.link.mapping import as_allstop
 from coordinator.link.meetings import Meetings
 from coordinator.link.stream import always
 from coordinator.link.uplink import Downlink
+from coordinator.link.verifying import Verifications
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +30,6 @@ REPORT_INTERVAL_MS = 1_000
 QUESTION_DEADLINE_S = 1.0
 LOGS_DEADLINE_S = 5.0
 HELLOS_MAX = 100_000
-VERIFY_GRACE_S = 15.0  # by which a shim may answer later than its deadline
 
 
 @dataclass(eq=False)
@@ -53,15 +53,6 @@ class Place:
     branch: Branch
     attachment: int
     jobs: set[str] = field(default_factory=set)  # that it has, or was given, workers of
-
-
-@dataclass(eq=False)
-class Verification:
-    """A node reads images again, for whoever waits."""
-
-    node: str
-    progress: Callable[[int, int], None]
-    answer: asyncio.Future[shim_pb2.StoreTaskResult]
 
 
 class Hub:
@@ -105,7 +96,7 @@ class Hub:
         self._hellos: OrderedDict[str, tuple[str, int]] = OrderedDict()  # node -> its last Hello
         self._questions: dict[tuple[int, str], asyncio.Future[Any]] = {}
         self._question = 0
-        self._verifications: dict[str, Verification] = {}  # by task
+        self.verifications = Verifications(epoch, self._send)
         self._meetings: Meetings[Place] = Meetings(epoch, self._share)
         self._shared = 0
         self._flushing: asyncio.Handle | None = None
@@ -194,37 +185,33 @@ class Hub:
             self._heard(place, kind, said.message)
 
     def _heard(self, place: Place, kind: str | None, message: shim_pb2.ShimMessage) -> None:
-        if kind == "result":
+        if kind == "progress":
+            self._progressed(message.progress)
+        elif kind == "doing":
+            self.verifications.progressed(message.doing)
+        elif kind in ("answer", "log"):
+            self._question_answered(place, message)
+        elif kind == "result":
             self._tell(wire.result_event(place.node, message.result))
             self._was_answered(place.node, message.result)
         elif kind == "report":
             self._tell(wire.report_event(place.node, place.session, message.report))
         elif kind == "exited":
             self._tell(wire.exit_event(place.node, message.exited))
-        elif kind == "answer":
-            facts = replace(wire.facts_of(message.answer.facts), node=place.node)
-            self._answered(place.node, message.answer.question, facts)
-        elif kind == "log":
-            self._answered(place.node, message.log.question, wire.log_parts_of(message.log))
-        elif kind == "progress":
-            self._progressed(message.progress)
         elif kind == "meeting":
             self._meets(place, message.meeting)
         elif kind == "done":
-            self._done(place, message.done)
-        elif kind == "doing":
-            running = self._verifications.get(message.doing.task)
-            if running is not None:
-                running.progress(message.doing.done_bytes, message.doing.total_bytes)
+            if not self.verifications.take(place.node, message.done):
+                self._tell(wire.task_event(place.node, message.done))
         else:
             log.warning("unknown message of a newer shim ignored", node=place.node)
 
-    def _done(self, place: Place, result: shim_pb2.StoreTaskResult) -> None:
-        running = self._verifications.get(result.task)
-        if running is None:
-            self._tell(wire.task_event(place.node, result))
-        elif running.node == place.node and not running.answer.done():
-            running.answer.set_result(result)
+    def _question_answered(self, place: Place, message: shim_pb2.ShimMessage) -> None:
+        if message.HasField("answer"):
+            facts = replace(wire.facts_of(message.answer.facts), node=place.node)
+            self._answered(place.node, message.answer.question, facts)
+        else:
+            self._answered(place.node, message.log.question, wire.log_parts_of(message.log))
 
     def _meets(self, place: Place, said: shim_pb2.Meeting) -> None:
         """Pass on what ranks set, among nodes that have workers of their job."""
@@ -273,9 +260,7 @@ class Hub:
         self._meetings.forget(place)
         for number, node in [key for key in self._questions if key[1] == place.node]:
             self._questions.pop((number, node)).cancel()
-        for running in self._verifications.values():
-            if running.node == place.node and not running.answer.done():
-                running.answer.cancel()
+        self.verifications.lose(place.node)
 
     # -- what goes out -----------------------------------------------------------------------------
 
@@ -405,35 +390,6 @@ class Hub:
             for node, answer in waiting.items()
             if answer.done() and not answer.cancelled()
         }
-
-    async def verify(
-        self,
-        node: str,
-        task: str,
-        job: str,
-        images: KeptImages,
-        others: Sequence[KeptImages],
-        *,
-        progress: Callable[[int, int], None],
-        deadline_s: float,
-    ) -> shim_pb2.StoreTaskResult | None:
-        """Have a node read one worker's images again; None where it was lost, or too late.
-
-        A caller that is cancelled cancels the task too.
-        """
-        message = wire.verify_message(self.epoch, task, job, images, others, deadline_s)
-        running = Verification(node, progress, asyncio.get_running_loop().create_future())
-        self._verifications[task] = running
-        try:
-            if not self._send(node, message):
-                return None
-            await asyncio.wait({running.answer}, timeout=deadline_s + VERIFY_GRACE_S)
-            answered = running.answer.done() and not running.answer.cancelled()
-            return running.answer.result() if answered else None
-        finally:
-            del self._verifications[task]
-            if not running.answer.done():
-                self._send(node, wire.cancel_message(self.epoch, task, job))
 
     def _answered(self, node: str, question: int, answer: Any) -> None:
         """A shim's answer to a question; late ones are dropped."""

@@ -13,11 +13,11 @@ from allstop.v1 import logs_pb2, records_pb2, shim_pb2
 from coordinator.codec import from_proto, member_of, number_of, to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import BadRequest, Where
+from coordinator.core.kept import KeptImages
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import (
     Failure,
     Finding,
-    KeptImages,
     NodeFacts,
     Phase,
     ProgramFile,

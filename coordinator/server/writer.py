@@ -24,13 +24,14 @@ from coordinator.core.failures import failure_of, listed
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
-    Failure,
     JobRecord,
     NodeFacts,
     RestoreRecord,
     Snapshot,
 )
 from coordinator.core.timelines import Timeline
+from coordinator.server import cleanings
+from coordinator.server.cleanings import CLEANING
 from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Store
 
 log = structlog.get_logger(__name__)
@@ -53,11 +54,8 @@ _Write = (
     | commands.CommitSnapshot
     | commands.AdmitRestore
     | commands.PutRestore
-    | commands.MarkSnapshots
-    | commands.WeighAttempts
-    | commands.ForgetSnapshots
+    | CLEANING
 )
-_Cleaning = commands.MarkSnapshots | commands.WeighAttempts | commands.ForgetSnapshots
 
 
 class Writer:
@@ -91,9 +89,9 @@ class Writer:
             commands.CommitSnapshot: self._commit,
             commands.AdmitRestore: self._admit_restore,
             commands.PutRestore: self._put_restore,
-            commands.MarkSnapshots: self._mark,
+            commands.MarkSnapshots: partial(cleanings.mark, store, self._put),
             commands.WeighAttempts: self._weigh,
-            commands.ForgetSnapshots: self._forget,
+            commands.ForgetSnapshots: partial(cleanings.forget, store, self._put),
         }
 
     # -- lanes -------------------------------------------------------------------------------
@@ -195,7 +193,7 @@ class Writer:
             log.warning("a new run is not recorded", job=job, error=str(error))
             self._tell(events.RunRefused(job, failure_of(error.at(job=job))))
             return
-        if isinstance(command, _Cleaning):
+        if isinstance(command, CLEANING):
             log.warning("cleaning", job=command.job, action=command.cleaning, error=str(error))
             self._tell(events.StoreRefused(command.cleaning, failure_of(error.at(job=command.job))))
             return
@@ -281,6 +279,10 @@ class Writer:
 
         await self._put(put, record.job, f"attempt {record.attempt} to {record.state}")
         return events.AttemptStored(record.attempt, record.state)
+
+    async def _weigh(self, command: commands.WeighAttempts) -> events.Event:
+        what = f"which attempts of job {command.job} are over"
+        return await self._bounded(cleanings.weigh(self._store, command), what)
 
     async def _put(
         self,
@@ -377,41 +379,6 @@ class Writer:
             await asyncio.sleep(pause_s)
             pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
 
-    # -- cleanings ----------------------------------------------------------------------------
-
-    async def _mark(self, command: commands.MarkSnapshots) -> events.Event:
-        """Mark one after another; where an answer was lost it is asked again until it is known."""
-        marked: list[str] = []
-        refused: list[Failure] = []
-        for name in command.snapshots:
-            mark = partial(
-                self._store.mark_deleting,
-                *(command.job, name, command.why),
-                latest_too=command.latest_too,
-            )
-            try:
-                await self._put(mark, command.job, f"{name} is being deleted", tries=None)
-                marked.append(name)
-            except Fenced:
-                raise
-            except AllstopError as error:
-                refused.append(failure_of(error.at(job=command.job)))
-        return events.SnapshotsMarked(command.cleaning, tuple(marked), tuple(refused))
-
-    async def _weigh(self, command: commands.WeighAttempts) -> events.Event:
-        weighed = await self._bounded(
-            self._store.weigh(command.job, command.attempts, command.deleting),
-            f"which attempts of job {command.job} are over",
-        )
-        found = (weighed.dead, weighed.unknown, weighed.keep)
-        return events.AttemptsWeighed(command.cleaning, *found)
-
-    async def _forget(self, command: commands.ForgetSnapshots) -> events.Event:
-        for name in command.snapshots:
-            forget = partial(self._store.forget_snapshot, command.job, name)
-            await self._put(forget, command.job, f"{name} is deleted")
-        return events.SnapshotsForgotten(command.cleaning)
-
     async def _quietly(self, writing: Awaitable[None], what: str) -> None:
         """Write what nothing depends on."""
         try:
@@ -424,13 +391,13 @@ class Writer:
 
 def _lane_of(command: _Write) -> str:
     """Cleanings have lanes of their own: no attempt waits for them. No job's name has a space."""
-    if isinstance(command, _Cleaning):
+    if isinstance(command, CLEANING):
         return f"cleaning of {command.job}"
     return command.record.job
 
 
 def _action_of(command: _Write) -> str:
-    if isinstance(command, _Cleaning):
+    if isinstance(command, CLEANING):
         return command.cleaning
     record = command.record
     if isinstance(record, RestoreRecord):

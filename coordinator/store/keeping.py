@@ -13,14 +13,8 @@ from dataclasses import replace
 
 from coordinator.codec import encode
 from coordinator.core.errors import NotFound, Refused, StoreError, Where
-from coordinator.core.model import (
-    AttemptRecord,
-    JobRecord,
-    KeptImages,
-    Retention,
-    Snapshot,
-    WorkerRecord,
-)
+from coordinator.core.kept import KeptImages, Retention
+from coordinator.core.model import AttemptRecord, JobRecord, Snapshot, WorkerRecord
 from coordinator.store.kv import Delete, Item, Put, Range
 from coordinator.store.port import ENDED_ATTEMPT, Weighed
 from coordinator.store.reading import POINTS_PER_READ

@@ -20,15 +20,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from coordinator.core.errors import StoreError
+from coordinator.core.kept import KeptImages, Retention
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
     JobRecord,
-    KeptImages,
     NodeFacts,
     RestoreRecord,
     RestoreState,
-    Retention,
     Snapshot,
     WorkerRecord,
 )

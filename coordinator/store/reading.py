@@ -229,7 +229,7 @@ class Reader:
         raise StoreError("the listing was never finished")
 
     async def _places(self) -> tuple[int, list[tuple[str, Place]]]:
-        """Keys of jobs, attempts, restores and snapshots; the workers of an attempt are leapt over."""
+        """Keys of jobs, attempts, restores, snapshots; the workers of an attempt are leapt over."""
         wanted: list[tuple[str, Place]] = []
         cursor, revision = self.keys.jobs, 0
         for _ in range(PAGES_MAX):

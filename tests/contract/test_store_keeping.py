@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from coordinator.core.errors import NotFound, Overtaken, Refused, StoreError
-from coordinator.core.model import AttemptState, KeptImages, Retention
+from coordinator.core.kept import KeptImages, Retention
+from coordinator.core.model import AttemptState
 from coordinator.store.kv import Range, below
 from tests.contract.material import (
     JOB,

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from coordinator.core import commands, events
 from coordinator.core.errors import IllegalEvent
-from coordinator.core.model import Cut, Failure, Finding, Phase, Retention, Severity
+from coordinator.core.kept import Retention
+from coordinator.core.model import Cut, Failure, Finding, Phase, Severity
 from tests.support.core_keeping import Keeping
 from tests.support.core_shims import Node, Worker, facts
 from tests.support.core_world import World
@@ -46,21 +47,28 @@ def command_line(command: commands.Command) -> str:
         return f"admit {who} on {command.node} (incarnation {command.incarnation})"
     if isinstance(command, commands.DeferWorker):
         return f"defer {command.job}/{command.worker} on {command.node}: {command.reason}"
-    if isinstance(command, commands.BeginRun):
-        record = command.record
-        return f"store BeginRun incarnation {record.incarnation}, {record.workers} workers"
-    if isinstance(command, Keeping.WRITES):
-        names = " ".join(getattr(command, "snapshots", getattr(command, "attempts", ())))
-        return f"store {type(command).__name__} {names}".rstrip()
-    if isinstance(command, commands.SendTask):
-        keep = f", keep {' '.join(each.place for each in command.keep)}" if command.keep else ""
-        what = f"collect {' '.join(command.dead)}{keep}" if command.dead else "list"
-        return f"task for {command.node}: {what} (within {command.deadline_s:g}s)"
-    assert isinstance(command, commands.Refuse)
+    if isinstance(command, commands.Refuse):
+        return _refuse_line(command)
+    return _keeping_line(command)
+
+
+def _refuse_line(command: commands.Refuse) -> str:
     failure = command.failure
     return "\n".join(
         [f"refuse {failure.kind}: {failure.what}", *(f"  {line}" for line in failure.details)]
     )
+
+
+def _keeping_line(command: commands.Command) -> str:
+    if isinstance(command, commands.BeginRun):
+        record = command.record
+        return f"store BeginRun incarnation {record.incarnation}, {record.workers} workers"
+    if isinstance(command, commands.SendTask):
+        keep = f", keep {' '.join(each.place for each in command.keep)}" if command.keep else ""
+        what = f"collect {' '.join(command.dead)}{keep}" if command.dead else "list"
+        return f"task for {command.node}: {what} (within {command.deadline_s:g}s)"
+    names = " ".join(getattr(command, "snapshots", getattr(command, "attempts", ())))
+    return f"store {type(command).__name__} {names}".rstrip()
 
 
 def _order_line(order: commands.SendOrder) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from coordinator.core import commands, events
-from coordinator.core.model import AttemptState, Failure, KeptImages, Retention, Snapshot
+from coordinator.core.kept import KeptImages, Retention
+from coordinator.core.model import AttemptState, Failure, Snapshot
 
 if TYPE_CHECKING:
     from tests.support.core_world import World
@@ -25,6 +26,11 @@ class Keeping:
     tasks: list[commands.SendTask] = field(default_factory=list)  # not answered
     images: set[tuple[str, str, str]] = field(default_factory=set)  # store, job, attempt
     failure: Failure | None = None  # of every task, while it is set
+
+    def receive(self, task: commands.SendTask) -> None:
+        """A node gets a task, if its stream stands."""
+        if self.world.nodes[task.node].attached:
+            self.tasks.append(task)
 
     def stored(self, snapshot: Snapshot) -> None:
         """Its images are in the stores that its workers name."""

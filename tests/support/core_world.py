@@ -78,13 +78,11 @@ class World:
         elif isinstance(command, commands.DeferWorker):
             self.deferred[(command.job, command.worker)] = command.reason
         elif isinstance(command, commands.Announce):
-            if command.last:
-                self.last[command.action] = command
+            self.last |= {command.action: command} if command.last else {}
         elif isinstance(command, commands.Refuse):
             self.refused[command.action] = command
         elif isinstance(command, commands.SendTask):
-            if self.nodes[command.node].attached:
-                self.keeping.tasks.append(command)
+            self.keeping.receive(command)
         else:
             self.writes.append(command)
 

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.codec import decode, encode, from_proto, to_proto
-from coordinator.core import model, timelines
+from coordinator.core import kept, model, timelines
 from coordinator.core.errors import BadRequest, StoreError
 
 RECORDS = [
     cls
-    for module in (model, timelines)
+    for module in (model, kept, timelines)
     for _, cls in inspect.getmembers(module, is_dataclass)
     if cls.__module__ == module.__name__
 ]

@@ -118,7 +118,7 @@ def sample(option: click.Option) -> str:
         return "/etc/hostname" if option.type.file_okay else "/"
     if isinstance(option.type, click.IntRange):
         return "1"
-    return {"phase=duration": "dump=60s", "duration": "7s", "integer": "7"}.get(
+    return {"phase=duration": "dump=60s", "duration": "7s", "integer": "7", "size": "1GiB"}.get(
         option.type.name, "policy_s=7s" if option.name == "policy" else "words"
     )
 

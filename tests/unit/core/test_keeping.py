@@ -6,7 +6,8 @@ import pytest
 
 from coordinator.core import commands, events
 from coordinator.core.errors import BugError
-from coordinator.core.model import Failure, Phase, Retention
+from coordinator.core.kept import Retention
+from coordinator.core.model import Failure, Phase
 from tests.support.core_checks import sent, two_and_a_spare, until
 from tests.support.core_invariants import Invariants
 from tests.support.core_world import World

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.core.errors import BadRequest
-from coordinator.core.model import Cut, Retention, Snapshot
+from coordinator.core.kept import Retention
+from coordinator.core.model import Cut, Snapshot
 from coordinator.core.retention import check, going, judged_now, told
 
 DAY_S = 86400.0
@@ -77,7 +78,7 @@ def test_a_clock_that_went_back_makes_no_snapshot_older() -> None:
 
 
 def test_a_clock_that_is_ahead_lets_go_of_nothing_early() -> None:
-    """This leader's clock is a year ahead: stamps that it found, and time watched, say otherwise."""
+    """This leader's clock is a year ahead: stamps that it found and time watched say otherwise."""
     snapshots = days_ago(6, 5, 1)
     wrong = NOW + 365 * DAY_S
     judged = judged_now(wrong, snapshots[-1].committed_unix_s, 3600.0)
