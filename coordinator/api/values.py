@@ -5,15 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.core.kept import Cleaned, Retention
-from coordinator.core.model import (
-    AttemptRecord,
-    Failure,
-    NodeFit,
-    NodeReasons,
-    Plan,
-    RestoreRecord,
-    Snapshot,
-)
+from coordinator.core.model import AttemptRecord, Failure, Plan, RestoreRecord, Snapshot
+from coordinator.core.reasons import NodeFit, NodeReasons
 from coordinator.core.retention import Going
 
 

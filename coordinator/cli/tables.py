@@ -10,15 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.api.words import age_text, bytes_text
-from coordinator.core.model import (
-    Cut,
-    GpuMove,
-    NodeFacts,
-    NodeFit,
-    NodeReasons,
-    Plan,
-    Snapshot,
-)
+from coordinator.core.model import Cut, GpuMove, NodeFacts, Plan, Snapshot
+from coordinator.core.reasons import NodeFit, NodeReasons
 from coordinator.core.view import JobView, NodeView
 
 GOOD = ("running", "attached")

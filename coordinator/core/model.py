@@ -362,25 +362,6 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class NodeReasons:
-    """Every reason why a node cannot take a worker."""
-
-    node: str
-    worker: int
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class NodeFit:
-    """A node that can take a worker: the chosen one, or one that costs more."""
-
-    node: str
-    worker: int
-    chosen: bool
-    why: str  # one sentence
-
-
-@dataclass(frozen=True)
 class OldWorker:
     """A worker that a restore replaces."""
 
