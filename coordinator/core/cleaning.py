@@ -93,6 +93,7 @@ class Cleaning:
     snapshots: tuple[str, ...] = ()  # those that are DELETING in etcd
     stores: tuple[str, ...] = ()  # empty: all in reach
     latest_too: bool = False
+    users: tuple[str, ...] = ()  # actions that have used what is wanted
     dry_run: bool = False
     unknown: bool = False  # attempts without a record count as over
     state: CleaningState = S.MARKING
@@ -157,7 +158,9 @@ class Cleaning:
         """Mark what is to be deleted, or go on with what is marked, or look for garbage."""
         if self.wanted:
             self.move(S.MARKING, f"{_named(self.wanted)} to be deleted: {self.why}")
-            mark = MarkSnapshots(self.job, self.id, self.wanted, self.why, self.latest_too)
+            mark = MarkSnapshots(
+                self.job, self.id, self.wanted, self.why, self.latest_too, self.users
+            )
             return [mark, self.announce(now)]
         return look(self, now)
 

@@ -152,6 +152,7 @@ class MarkSnapshots(Command):
     snapshots: tuple[str, ...]
     why: str
     latest_too: bool = False  # one of them may be the newest: `latest` goes with it
+    users: tuple[str, ...] = ()  # actions that used one of them: they must have ended in etcd too
 
 
 @dataclass(frozen=True)

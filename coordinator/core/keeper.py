@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coordinator.core import events, retention
+from coordinator.core.adoption import id_of
 from coordinator.core.attempt import Attempt
 from coordinator.core.cleaning import NEVER, TRANSITIONS, Cleaning, CleaningState
 from coordinator.core.cluster import ATTACHED, Cluster
@@ -19,10 +20,10 @@ from coordinator.core.commands import Announce, Command
 from coordinator.core.errors import BugError, Busy, NotFound, Refused, Where
 from coordinator.core.failures import listed
 from coordinator.core.kept import Retention
-from coordinator.core.model import Snapshot
+from coordinator.core.model import AttemptRecord, Snapshot
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
-from coordinator.core.running import Running
+from coordinator.core.running import AnyRecord, Running
 from coordinator.core.table import step
 
 WORDS_MAX = 64  # last announcements of cleanings that are remembered
@@ -369,9 +370,18 @@ class Keeper:
             started=now,
             why=why,
             wanted=wanted,
+            users=self._users_of(job, wanted),
             snapshots=snapshots,
             stores=tuple(sorted({store for each in of for store in each.stores})),
         )
+
+    def _users_of(self, job: str, snapshots: Collection[str]) -> tuple[str, ...]:
+        """Attempts and restores that have used one: over here, but perhaps not in the store.
+
+        What a leader has given up without being able to record that the next one goes on with.
+        """
+        of_job = (record for record in self._running.records() if record.job == job)
+        return tuple(id_of(record) for record in of_job if _used(record) in snapshots)
 
     def _start(self, cleaning: Cleaning, now: float) -> list[Command]:
         self._shelf(cleaning.job).cleaning = cleaning
@@ -406,6 +416,10 @@ class Keeper:
                 shelf.snapshots.pop(name, None)
             return commands + self.apply(cleaning.job, now)
         return commands
+
+
+def _used(record: AnyRecord) -> str:
+    return record.base if isinstance(record, AttemptRecord) else record.snapshot
 
 
 def _busy(cleaning: Cleaning) -> Busy:

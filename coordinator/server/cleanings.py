@@ -35,6 +35,7 @@ async def mark(store: Store, put: Puts, command: commands.MarkSnapshots) -> even
             store.mark_deleting,
             *(command.job, name, command.why),
             latest_too=command.latest_too,
+            users=command.users,
         )
         try:
             await put(marking, command.job, f"{name} is being deleted", tries=None)

@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from coordinator.codec import encode
-from coordinator.core.errors import NotFound, Refused, StoreError, Where
+from coordinator.core.errors import Busy, NotFound, Refused, StoreError, Where
 from coordinator.core.kept import KeptImages, Retention
-from coordinator.core.model import AttemptRecord, JobRecord, Snapshot, WorkerRecord
+from coordinator.core.model import AttemptRecord, JobRecord, RestoreRecord, Snapshot, WorkerRecord
 from coordinator.store.kv import Delete, Item, Put, Range
-from coordinator.store.port import ENDED_ATTEMPT, Weighed
+from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Weighed
 from coordinator.store.reading import POINTS_PER_READ
 from coordinator.store.writing import ROUNDS_MAX, Conflict, Writer, mod, restless
 
@@ -80,11 +80,14 @@ class Keeping(Writer):
                     continue
             raise restless(key, where)
 
-    async def mark_deleting(self, job: str, snapshot: str, why: str, *, latest_too: bool) -> None:
+    async def mark_deleting(
+        self, job: str, snapshot: str, why: str, *, latest_too: bool, users: Sequence[str] = ()
+    ) -> None:
         """Record that a snapshot is being deleted; for good."""
         keys, where = self.keys, Where(job=job)
         key, latest, of_job = keys.snapshot(job, snapshot), keys.latest(job), keys.job(job)
         async with self._lock(job):
+            await self._require_over(job, snapshot, users)
             for _ in range(ROUNDS_MAX):
                 view = await self.kv.read(Range(key), Range(latest), Range(of_job, keys_only=True))
                 before = self._first(Snapshot, view.found[0])
@@ -106,6 +109,25 @@ class Keeping(Writer):
                 except Conflict:
                     continue
             raise restless(key, where)
+
+    async def _require_over(self, job: str, snapshot: str, users: Sequence[str]) -> None:
+        """Raise Busy for a user that has not ended here: what has ended stays so."""
+        attempts = [self.keys.attempt(job, each) for each in users]
+        restores = [self.keys.restore(job, each) for each in users]
+        begun: list[tuple[str, str]] = []  # what is used, by which key
+        for item in await self._points(attempts, 0):
+            attempt = self.record_of(AttemptRecord, item)
+            begun += [(attempt.base, item.key)] if attempt.state not in ENDED_ATTEMPT else []
+        for item in await self._points(restores, 0):
+            restore = self.record_of(RestoreRecord, item)
+            begun += [(restore.snapshot, item.key)] if restore.state not in ENDED_RESTORE else []
+        for used, key in begun:
+            if used == snapshot:
+                raise Busy(
+                    f"that {key} is over is not in the store yet, and it uses {snapshot}",
+                    where=Where(job=job),
+                    advice="try again in a moment",
+                )
 
     async def weigh(self, job: str, attempts: Sequence[str], deleting: Sequence[str]) -> Weighed:
         """Judge attempts by what is recorded, at one revision."""

@@ -170,12 +170,16 @@ class Store(Protocol):
     async def set_verified(self, job: str, snapshot: str, damaged: str, unix_s: float) -> Snapshot:
         """Record what was found when all of a snapshot was read again; raises as `set_pin`."""
 
-    async def mark_deleting(self, job: str, snapshot: str, why: str, *, latest_too: bool) -> None:
+    async def mark_deleting(
+        self, job: str, snapshot: str, why: str, *, latest_too: bool, users: Sequence[str] = ()
+    ) -> None:
         """Record that a snapshot is being deleted, from when on it is restored no more.
 
         One transaction: it compares the snapshot, the job (and so each admitted restore) and
         `latest`, which goes too where this is the newest and `latest_too` says so. Raises Refused
-        for a pinned or the newest one, NotFound. One that is marked already is a success.
+        for a pinned or the newest one, and Busy where one of `users` (attempts and restores that
+        the leader knows for over) has not ended in the store; NotFound. One that is marked already
+        is a success.
         """
 
     async def weigh(self, job: str, attempts: Sequence[str], deleting: Sequence[str]) -> Weighed:

@@ -73,11 +73,20 @@ class Keeping:
             if known is None or known.pinned or (job.latest == name and not write.latest_too):
                 refused.append(Failure("Refused", f"{name} is gone, pinned or the newest"))
                 continue
+            busy = False
             for restore in world.restores.values():
                 over = restore.state.name in ("RUNNING", "FAILED")
-                assert over or restore.snapshot != name, "a restore has it"
+                known = over or restore.snapshot != name or restore.restore in write.users
+                assert known, "a restore has it"
+                busy |= not over and restore.snapshot == name
             for attempt in world.attempts.values():
-                assert attempt.state in ENDED or attempt.base != name, "an attempt is based on it"
+                over = attempt.state in ENDED
+                known = over or attempt.base != name or attempt.attempt in write.users
+                assert known, "an attempt is based on it"
+                busy |= not over and attempt.base == name
+            if busy:
+                refused.append(Failure("Busy", f"{name} is in use by what has not ended here"))
+                continue
             world.snapshots[name] = replace(known, deleting=write.why)
             if job.latest == name:
                 world.jobs[write.job] = replace(job, latest="")
