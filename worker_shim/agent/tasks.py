@@ -59,7 +59,6 @@ class StoreTasks:
             return
         made = asyncio.get_running_loop().create_task(self._run(task), name=f"task {task.task}")
         self._running[task.task] = made
-        made.add_done_callback(lambda done: self._running.pop(task.task, None))
 
     def refuse(self, task: shim_pb2.StoreTask, error: AllstopError) -> None:
         """Answer a task that was not begun."""
@@ -85,6 +84,7 @@ class StoreTasks:
         except TimeoutError:
             error = DriverError(f"the image store did not end within {deadline_s:g} s")
         except asyncio.CancelledError:
+            self._running.pop(task.task, None)
             self._answer(task, result, DriverError("the task was cancelled", definite=False))
             raise
         except OSError as foreign:
@@ -92,6 +92,7 @@ class StoreTasks:
         except Exception as defect:  # whatever it is, the leader must hear of it
             log.exception("a task about the image store failed", task=task.task)
             error = BugError(f"unexpected {type(defect).__name__}: {defect}", definite=False)
+        self._running.pop(task.task, None)  # who hears the answer may give the next one
         self._answer(task, result, error)
 
     async def _do(

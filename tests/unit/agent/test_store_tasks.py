@@ -94,7 +94,7 @@ async def test_workers_do_not_wait_for_a_store_that_hangs(rig: Rig) -> None:
     rig.store.hang = asyncio.Event()
     rig.agent.on_message(task("t1", **LIST))
     await rig.store.hanging.wait()
-    since = rig.give("HOLD", hold_s=5.0)
+    since = rig.give("HOLD", cut="CUT_STEP", hold_s=5.0)
     assert not (await rig.answer("HOLD", since)).HasField("failure")
     rig.store.hang.set()
     await answer(rig, "t1")
