@@ -98,7 +98,8 @@ class Cleaning:
     unknown: bool = False  # attempts without a record count as over
     state: CleaningState = S.MARKING
     reason: str = ""
-    failure: Failure | None = None
+    failure: Failure | None = None  # why it waits, or has failed
+    refusal: Failure | None = None  # why one of those wanted was not marked
     left: list[str] = field(default_factory=list)  # stores that this try has not cleaned
     node: str = ""  # that was given the task
     task: str = ""
@@ -138,9 +139,15 @@ class Cleaning:
             reason=self.reason,
             elapsed_s=now - self.started,
             last=self.ended,
-            failure=self.failure if self.ended else None,
+            failure=self.outcome(),
             cleaned=self.cleaned(),
         )
+
+    def outcome(self) -> Failure | None:
+        """What went wrong in the end; trouble on the way to a good end is none."""
+        if self.state is S.DONE:
+            return self.refusal
+        return self.failure if self.ended else None
 
     def cleaned(self) -> Cleaned:
         """What it has removed so far, or would."""
@@ -229,9 +236,9 @@ def on_marked(c: Cleaning, event: SnapshotsMarked, now: float) -> list[Command]:
     c.snapshots = tuple(dict.fromkeys((*c.snapshots, *event.marked)))
     for failure in event.refused:
         c.said.append((failure.what, False))
-    if event.refused:
-        c.failure = event.refused[0]
+    c.refusal = event.refused[0] if event.refused else None
     if not c.snapshots:
+        c.failure = c.refusal
         c.move(S.FAILED, f"nothing is deleted: {event.refused[0].what if event.refused else ''}")
         return [c.announce(now)]
     return look(c, now)

@@ -1,4 +1,4 @@
-"""`delete`, `gc`, `pin`, `unpin`, `retention`, `verify`: what is asked, what is told, exit codes."""
+"""`delete`, `gc`, `pin`, `retention`, `verify`: what is asked, what is told, exit codes."""
 
 from __future__ import annotations
 

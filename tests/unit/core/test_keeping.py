@@ -100,6 +100,16 @@ def test_a_pin_that_the_core_hears_of_late_is_respected(world: World) -> None:
     assert left(world) == ["a1", "a3"]
 
 
+def test_what_was_refused_among_others_is_told_in_the_end(world: World) -> None:
+    world.snapshots["a1"] = replace(world.snapshots["a1"], pinned="the paper")
+    world.keeping.delete("a1", "a2")
+    world.settle()
+    assert left(world) == ["a1", "a3"]
+    told = world.last["d1"]
+    assert told.state == "DONE"
+    assert told.failure is not None
+
+
 def test_an_attempt_never_takes_a_base_that_goes(world: World) -> None:
     world.keeping.delete("a1", "a2", "a3", force=True)
     until(world, Phase.PERSIST, "a4")
@@ -144,6 +154,7 @@ def test_an_unreachable_store_leaves_it_marked_and_is_tried_again_ever_more_seld
     world.settle()
     assert left(world) == ["a2", "a3"]
     assert not world.control.jobs()[0].problems
+    assert world.last["d1"].failure is None  # it was done in the end
 
 
 def test_another_deletion_may_join_one_that_waits(world: World) -> None:
