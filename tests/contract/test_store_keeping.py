@@ -5,15 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core.errors import NotFound, Overtaken, Refused, StoreError
+from coordinator.core.errors import Busy, NotFound, Overtaken, Refused, StoreError
 from coordinator.core.kept import KeptImages, Retention
-from coordinator.core.model import AttemptState
-from coordinator.store.kv import Range, below
+from coordinator.core.model import AttemptState, RestoreState
+from coordinator.store.kv import Put, Range, below
+from coordinator.store.records import Records
 from tests.contract.material import (
     JOB,
     Bench,
     attempt,
     begun,
+    commit,
     committed,
     latest,
     restore,
@@ -55,11 +57,9 @@ async def test_a_job_keeps_its_retention_whatever_becomes_of_it(bench: Bench) ->
     assert (await store.load()).jobs[0].retention is None
 
 
-async def committed_as(store: object, name: str, incarnation: int) -> None:
-    from tests.contract.material import commit
-
-    await begun(store, name, incarnation=incarnation)  # type: ignore[arg-type]
-    await commit(store, name, incarnation=incarnation)  # type: ignore[arg-type]
+async def committed_as(store: Records, name: str, incarnation: int) -> None:
+    await begun(store, name, incarnation=incarnation)
+    await commit(store, name, incarnation=incarnation)
 
 
 async def test_a_pin_stands_against_deletion_until_it_is_taken_away(bench: Bench) -> None:
@@ -107,6 +107,26 @@ async def test_latest_goes_only_with_the_last_snapshot(bench: Bench) -> None:
     assert await latest(store) == ""
     await committed(store, "a2")
     assert await latest(store) == "a2"
+
+
+async def test_whoever_is_over_must_have_ended_in_the_store_too(bench: Bench) -> None:
+    store = await bench.store()
+    for name in ("a1", "a2"):
+        await committed(store, name)
+    based = replace(attempt("a3", AttemptState.PERSISTING), base="a1")
+    await begun(store, "a3")
+    await store.put_attempt(based)
+    await store.admit_restore(restore("r1", "a1"), 1)
+    users = ["a3", "r1", "never-recorded"]
+    for ends in ([], ["a3"], ["r1"]):
+        if "a3" in ends:
+            await store.put_attempt(replace(based, state=AttemptState.ABORTED))
+        if "r1" in ends:
+            await store.put_restore(replace(restore("r1", "a1"), state=RestoreState.FAILED))
+            break
+        with pytest.raises(Busy, match="a3" if not ends else "r1"):
+            await store.mark_deleting("llm", "a1", "old", latest_too=False, users=users)
+    await store.mark_deleting("llm", "a1", "old", latest_too=False, users=users)
 
 
 @pytest.mark.parametrize("first", ["restore", "deletion"])
@@ -167,8 +187,6 @@ async def test_attempts_are_weighed_by_their_records(bench: Bench) -> None:
 async def test_a_damaged_record_keeps_everything(bench: Bench) -> None:
     store = await bench.store()
     await committed(store, "a1")
-    from coordinator.store.kv import Put
-
     await bench.kv.write([], [Put(f"{bench.prefix}/jobs/llm/snapshots/a2", b"garbage")])
     with pytest.raises(StoreError, match="a2"):
         await store.weigh("llm", ["a2", "a3"], [])

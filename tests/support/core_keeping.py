@@ -76,13 +76,13 @@ class Keeping:
             busy = False
             for restore in world.restores.values():
                 over = restore.state.name in ("RUNNING", "FAILED")
-                known = over or restore.snapshot != name or restore.restore in write.users
-                assert known, "a restore has it"
+                told = over or restore.snapshot != name or restore.restore in write.users
+                assert told, "a restore has it"
                 busy |= not over and restore.snapshot == name
             for attempt in world.attempts.values():
                 over = attempt.state in ENDED
-                known = over or attempt.base != name or attempt.attempt in write.users
-                assert known, "an attempt is based on it"
+                told = over or attempt.base != name or attempt.attempt in write.users
+                assert told, "an attempt is based on it"
                 busy |= not over and attempt.base == name
             if busy:
                 refused.append(Failure("Busy", f"{name} is in use by what has not ended here"))

@@ -110,6 +110,25 @@ def test_what_was_refused_among_others_is_told_in_the_end(world: World) -> None:
     assert told.failure is not None
 
 
+def test_who_is_over_here_and_not_in_the_store_is_respected(world: World) -> None:
+    """Another leader would go on storing with that base: its end must be recorded first."""
+    until(world, Phase.PERSIST, "a4")
+    world.store()
+    world.event(events.AbortRequested("a4", "enough"))
+    world.answer_all()
+    ends = [write for write in world.writes if isinstance(write, commands.PutAttempt)]
+    world.writes.clear()  # etcd is away
+    world.tick(world.policy.undo_s)
+    world.writes.clear()
+    assert ends
+    world.keeping.delete("a1", "a2", "a3", force=True)
+    world.settle()
+    assert list(world.snapshots) == ["a3"]
+    told = world.last["d1"].failure
+    assert told is not None
+    assert "in use" in told.what
+
+
 def test_an_attempt_never_takes_a_base_that_goes(world: World) -> None:
     world.keeping.delete("a1", "a2", "a3", force=True)
     until(world, Phase.PERSIST, "a4")
