@@ -9,7 +9,6 @@ a leader of another epoch.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from coordinator.core import events, retention
 from coordinator.core.adoption import id_of
@@ -24,33 +23,13 @@ from coordinator.core.model import AttemptRecord, Snapshot
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
 from coordinator.core.running import AnyRecord, Running
+from coordinator.core.shelf import Shelf, busy_with, require_newest_stays
 from coordinator.core.table import step
 
 WORDS_MAX = 64  # last announcements of cleanings that are remembered
 FIRST_LOOK_S = 30.0  # after the begin of a leadership: its nodes come first
 
 Note = Callable[[str, bool, str, str], None]  # reason, ignored, action, state
-
-
-@dataclass
-class Shelf:
-    """The snapshots of one job, in the order of their commits, without their workers."""
-
-    snapshots: dict[str, Snapshot] = field(default_factory=dict)
-    policy: Retention | None = None
-    found_unix_s: float = 0.0  # newest stamp when this leader began; 0: there was none
-    cleaning: Cleaning | None = None
-
-    @property
-    def held(self) -> frozenset[str]:
-        """Snapshots that nobody may begin to use."""
-        marked = frozenset(s.snapshot for s in self.snapshots.values() if s.deleting)
-        return marked | (self.cleaning.holds if self.cleaning is not None else frozenset())
-
-    def kept(self) -> list[Snapshot]:
-        """Those that stay, as things are."""
-        held = self.held
-        return [each for each in self.snapshots.values() if each.snapshot not in held]
 
 
 class Keeper:
@@ -153,7 +132,8 @@ class Keeper:
         shelf = self._shelf(event.job)
         for name in event.snapshots:
             self._require_deletable(shelf, event, name)
-        self._require_newest_stays(shelf, event)
+        job = self._cluster.jobs.get(event.job)
+        require_newest_stays(shelf, event, job.latest if job is not None else "")
         made = self._made(event.job, now, event.why, wanted=event.snapshots)
         made.id, made.latest_too = event.cleaning, event.force
         return self._start(made, now)
@@ -162,7 +142,7 @@ class Keeper:
         """Begin to remove what ended attempts have left; raises Busy."""
         busy = self._shelf(event.job).cleaning
         if busy is not None:
-            raise _busy(busy)
+            raise busy_with(busy)
         made = self._made(event.job, now, "an operator asked for it")
         made.id, made.dry_run, made.unknown = event.cleaning, event.dry_run, event.unknown
         return self._start(made, now)
@@ -188,29 +168,7 @@ class Keeper:
                 advice="wait until that is over, or give it up with `allstop abort`",
             )
         if shelf.cleaning is not None and shelf.cleaning.state is not CleaningState.WAITING:
-            raise _busy(shelf.cleaning)
-
-    def _require_newest_stays(self, shelf: Shelf, event: events.DeletionRequested) -> None:
-        """The newest goes last of all: `latest` never points back."""
-        job = self._cluster.jobs.get(event.job)
-        latest = job.latest if job is not None else ""
-        if latest not in event.snapshots:
-            return
-        older = [s.snapshot for s in shelf.kept() if s.snapshot not in event.snapshots]
-        if older:
-            raise Refused(
-                f"snapshot {latest} is the newest, which a restore takes; older ones are "
-                f"{listed(older)}",
-                where=Where(job=event.job),
-                advice=f"take a newer one with `allstop checkpoint {event.job}`, or delete the "
-                "older ones first",
-            )
-        if not event.force:
-            raise Refused(
-                f"snapshot {latest} is the last one: without it job {event.job} cannot be restored",
-                where=Where(job=event.job),
-                advice="say --force if it is to go all the same",
-            )
+            raise busy_with(shelf.cleaning)
 
     # -- retention -----------------------------------------------------------------------------
 
@@ -420,11 +378,3 @@ class Keeper:
 
 def _used(record: AnyRecord) -> str:
     return record.base if isinstance(record, AttemptRecord) else record.snapshot
-
-
-def _busy(cleaning: Cleaning) -> Busy:
-    return Busy(
-        f"a cleaning of job {cleaning.job} is {cleaning.state}: {cleaning.reason}",
-        where=Where(job=cleaning.job),
-        advice="try again when it is over",
-    )
