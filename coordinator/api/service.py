@@ -192,6 +192,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         async def stream() -> AsyncIterator[operator_pb2.ActionEvent]:
             desk = self._desk()
             asked = keeping.deletion(desk, request)
+            await desk.gathered(asked.job)
             async for event in self._begin(desk, asked.cleaning, asked):
                 yield event
 
@@ -206,6 +207,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         async def stream() -> AsyncIterator[operator_pb2.ActionEvent]:
             desk = self._desk()
             asked = keeping.collection(desk, request)
+            await desk.gathered(asked.job)
             async for event in self._begin(desk, asked.cleaning, asked):
                 yield event
 

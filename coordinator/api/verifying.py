@@ -115,6 +115,7 @@ async def verify(
 ) -> AsyncIterator[operator_pb2.VerifyEvent]:
     """Read all of a snapshot again; the last event has what is broken."""
     snapshot = await found(desk, request.snapshot)
+    await desk.gathered(snapshot.job)
     if snapshot.deleting:
         where = Where(job=snapshot.job)
         raise Refused(f"snapshot {snapshot.snapshot} is being deleted", where=where)

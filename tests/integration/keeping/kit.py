@@ -99,7 +99,9 @@ class KeepingShim(Watchful):
         return True
 
     async def leave(self, *, goodbye: bool = True) -> None:
-        """What runs in the store ends too."""
+        """What runs in the store ends too, unheard where the shim dies."""
+        if not goodbye:
+            self.vanish()
         await self.tasks.stop()
         await super().leave(goodbye=goodbye)
 
