@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 RETAINED = 0.6  # of all jobs
-DELETES = 0.15  # of the moments in which an operator does something
+DELETES = 0.35  # of the moments in which an operator does something
 
 
 class TruthOfKeeping:
@@ -108,12 +108,12 @@ class Keeper:
         self.number += 1
         name = f"{self.job}-k{desk.control.epoch}-{self.number}"
         what = self.chance.random()
-        if what < 0.3:
+        if what < 0.2:
             why = "" if chosen.pinned else "it is a good one"
             changed = await desk.store.set_pin(self.job, chosen.snapshot, why, 1.0)
             desk.tell(events.SnapshotChanged(changed))
-        elif what < 0.7:
+        elif what < 0.5:
             wanted = (chosen.snapshot,)
-            desk.tell(events.DeletionRequested(self.job, name, wanted, force=what < 0.5))
+            desk.tell(events.DeletionRequested(self.job, name, wanted, force=what < 0.35))
         else:
             desk.tell(events.CollectionRequested(self.job, name))

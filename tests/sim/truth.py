@@ -244,7 +244,8 @@ class Truth:
         if record.state is AttemptState.PERSISTING:
             self._cut(record)
         self.attempts[record.attempt] = record
-        self.keeping.used(record.attempt, record.base, over=record.state in ENDED)
+        if record.state is not AttemptState.ADMITTING:  # that is undone, whatever it is based on
+            self.keeping.used(record.attempt, record.base, over=record.state in ENDED)
 
     def _cut(self, record: AttemptRecord) -> None:
         """The store says that it was cut: every worker is dumped, and none was let go before."""
