@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from coordinator.api.values import ActionEvent, Awaited
 from coordinator.api.words import bytes_text, duration_text
 
-FINAL_STATES = ("COMMITTED", "ABORTED", "RUNNING", "FAILED")
+FINAL_STATES = ("COMMITTED", "ABORTED", "RUNNING", "FAILED", "DONE")
 FAILED_STATES = ("ABORTED", "FAILED", "ABORTING", "FAILING")
 AWAITED_SHOWN_MAX = 4
 RANKS_SHOWN_MAX = 8

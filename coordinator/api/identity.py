@@ -1,4 +1,4 @@
-"""Ids of attempts and restores: readable, sortable by time, unique."""
+"""Ids of attempts, restores and cleanings: readable, sortable by time, unique."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from coordinator.core.errors import BadRequest
 
 ATTEMPT = re.compile(r"-\d{8}-\d{6}-[0-9a-f]{6}")  # what follows the job's name
 RESTORE = re.compile(r"-\d{8}-\d{6}-r-[0-9a-f]{6}")
+CLEANING = re.compile(r"-\d{8}-\d{6}-c-[0-9a-f]{6}")
 
 
 def attempt_id(job: str, unix_s: float) -> str:
@@ -20,6 +21,11 @@ def attempt_id(job: str, unix_s: float) -> str:
 def restore_id(job: str, unix_s: float) -> str:
     """Such as `llm-20261129-132455-r-3f2a9c`; the `r` tells a restore from a snapshot."""
     return f"{job}-{_stamp(unix_s)}-r-{secrets.token_hex(3)}"
+
+
+def cleaning_id(job: str, unix_s: float) -> str:
+    """Such as `llm-20261129-132455-c-3f2a9c`, of a deletion or collection."""
+    return f"{job}-{_stamp(unix_s)}-c-{secrets.token_hex(3)}"
 
 
 def chosen_id(kind: re.Pattern[str], job: str, identity: str) -> str:

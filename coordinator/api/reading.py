@@ -14,6 +14,7 @@ from coordinator.codec import member_of, to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import NotFound, Refused, StoreError, Where
 from coordinator.core.model import (
+    AttemptState,
     NodeFacts,
     OldAddresses,
     ProgramFile,
@@ -51,9 +52,9 @@ async def snapshot_to_restore(desk: Desk, job: str, snapshot: str) -> Snapshot:
 
 async def _latest(desk: Desk, job: str) -> str:
     known = desk.control.job(job)
-    if known is not None and known.latest:
+    if known is not None and known.latest and not desk.control.damage(job, known.latest):
         return known.latest
-    snapshots = await desk.store.snapshots(job)
+    snapshots = [each for each in await desk.store.snapshots(job) if not each.deleting]
     if known is None and not snapshots:
         raise NotFound(f"there is no job {job}", advice="`allstop jobs` lists them")
     if not snapshots:
@@ -62,7 +63,8 @@ async def _latest(desk: Desk, job: str) -> str:
             where=Where(job=job),
             advice=f"`allstop checkpoint {job}` takes one",
         )
-    return snapshots[-1].snapshot
+    whole = [each for each in snapshots if not each.damaged]
+    return (whole or snapshots)[-1].snapshot
 
 
 async def _refuse_uncommitted(desk: Desk, job: str, identity: str) -> None:
@@ -70,6 +72,12 @@ async def _refuse_uncommitted(desk: Desk, job: str, identity: str) -> None:
     shown = await find(desk, identity)
     if shown.attempt is not None:
         attempt = shown.attempt
+        if attempt.state is AttemptState.COMMITTED:
+            raise Refused(
+                f"snapshot {identity} was deleted",
+                where=Where(job=attempt.job),
+                advice=f"`allstop snapshots {attempt.job}` lists what can be restored",
+            )
         raise Refused(
             f"{identity} was never committed: it is an attempt in state {attempt.state}"
             f" ({attempt.reason})",
@@ -121,7 +129,11 @@ async def _newest_but(desk: Desk, job: str, skip: AbstractSet[str]) -> Snapshot:
     try:
         async with asyncio.timeout(READ_DEADLINE_S):
             found = await desk.store.snapshots(job)
-            left = [each for each in found if each.snapshot not in skip]
+            left = [
+                each
+                for each in found
+                if not (each.snapshot in skip or each.deleting or each.damaged)
+            ]
             if not left:
                 raise NotFound(
                     f"job {job} has no snapshot{' but those left behind' if found else ''}",
@@ -156,6 +168,8 @@ async def plan(desk: Desk, request: operator_pb2.PlanRequest) -> operator_pb2.Pl
     """Where a restore would put each worker now; a refusal is an answer, not an error."""
     job = request.job
     snapshot = await snapshot_to_restore(desk, job, request.snapshot)
+    if snapshot.deleting:
+        raise Refused(f"snapshot {snapshot.snapshot} is being deleted", where=Where(job=job))
     files = await ask_program_files(desk, snapshot)
     planned = desk.control.plan(
         snapshot,
@@ -173,7 +187,19 @@ async def plan(desk: Desk, request: operator_pb2.PlanRequest) -> operator_pb2.Pl
         reply.failure.CopyFrom(to_proto(planned.failure, records_pb2.Failure))
     if planned.plan is not None:
         reply.plan.CopyFrom(to_proto(planned.plan, records_pb2.Plan))
+        reply.plan.notes.extend(_kept_notes(desk, job, snapshot, request.snapshot))
     return reply
+
+
+def _kept_notes(desk: Desk, job: str, snapshot: Snapshot, asked: str) -> list[str]:
+    """What speaks against a snapshot, or for one that is not the newest."""
+    notes = [f"the snapshot is damaged: {snapshot.damaged}"] if snapshot.damaged else []
+    known = desk.control.job(job)
+    latest = known.latest if known is not None else ""
+    if not asked and latest and latest != snapshot.snapshot:
+        damage = desk.control.damage(job, latest)
+        notes.append(f"it is not the newest, which is damaged: {latest}: {damage}")
+    return notes
 
 
 def _job_message(view: JobView) -> operator_pb2.JobView:
@@ -222,7 +248,7 @@ async def list_snapshots(desk: Desk, job: str) -> operator_pb2.ListSnapshotsRepl
     return operator_pb2.ListSnapshotsReply(
         snapshots=[to_proto(each, records_pb2.Snapshot) for each in snapshots],
         latest=known.latest if known is not None else "",
-        problems=[str(each) for each in damaged],
+        problems=[*map(str, damaged), *desk.control.deletions(job)],
     )
 
 

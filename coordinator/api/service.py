@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import structlog
 from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
 
-from coordinator.api import logs, policies, reading
+from coordinator.api import keeping, logs, policies, reading, verifying
 from coordinator.api.desk import Desk
 from coordinator.api.identity import ATTEMPT, RESTORE, attempt_id, chosen_id, restore_id
 from coordinator.api.watchers import Watcher, action_event
@@ -182,6 +182,62 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             note=f"asked {request.action} to stop, it was {newest.state}"
         )
 
+    # -- how snapshots are kept ---------------------------------------------------------------
+
+    async def Delete(  # noqa: N802
+        self, request: operator_pb2.DeleteRequest, context: Any
+    ) -> AsyncIterator[operator_pb2.ActionEvent]:
+        """Delete snapshots and follow it; leaving does not stop it."""
+
+        async def stream() -> AsyncIterator[operator_pb2.ActionEvent]:
+            desk = self._desk()
+            asked = keeping.deletion(desk, request)
+            await desk.gathered(asked.job)
+            async for event in self._begin(desk, asked.cleaning, asked):
+                yield event
+
+        async for event in _guarded(context, stream()):
+            yield event
+
+    async def Collect(  # noqa: N802
+        self, request: operator_pb2.CollectRequest, context: Any
+    ) -> AsyncIterator[operator_pb2.ActionEvent]:
+        """Remove what ended attempts have left, and follow it."""
+
+        async def stream() -> AsyncIterator[operator_pb2.ActionEvent]:
+            desk = self._desk()
+            asked = keeping.collection(desk, request)
+            await desk.gathered(asked.job)
+            async for event in self._begin(desk, asked.cleaning, asked):
+                yield event
+
+        async for event in _guarded(context, stream()):
+            yield event
+
+    async def Verify(  # noqa: N802
+        self, request: operator_pb2.VerifyRequest, context: Any
+    ) -> AsyncIterator[operator_pb2.VerifyEvent]:
+        """Read all of a snapshot again."""
+
+        async def stream() -> AsyncIterator[operator_pb2.VerifyEvent]:
+            async for event in verifying.verify(self._desk(), request):
+                yield event
+
+        async for event in _guarded(context, stream()):
+            yield event
+
+    async def Pin(self, request: operator_pb2.PinRequest, context: Any) -> Any:  # noqa: N802
+        """Pin a snapshot, or take the pin away."""
+        return await _answered(context, self._with_desk(lambda desk: keeping.pin(desk, request)))
+
+    async def SetRetention(  # noqa: N802
+        self, request: operator_pb2.SetRetentionRequest, context: Any
+    ) -> Any:
+        """Change which snapshots of a job stay, or only tell."""
+        return await _answered(
+            context, self._with_desk(lambda desk: keeping.set_retention(desk, request))
+        )
+
     # -- requests that change nothing --------------------------------------------------------
 
     async def PlanRestore(self, request: operator_pb2.PlanRequest, context: Any) -> Any:  # noqa: N802
@@ -269,9 +325,7 @@ async def _replay(desk: Desk, action: str) -> operator_pb2.ActionEvent:
     return event
 
 
-async def _guarded(
-    context: Any, stream: AsyncIterator[operator_pb2.ActionEvent]
-) -> AsyncIterator[operator_pb2.ActionEvent]:
+async def _guarded(context: Any, stream: AsyncIterator[Reply]) -> AsyncIterator[Reply]:
     """Pass a stream on; what it raises ends the call with a status."""
     try:
         async for event in stream:

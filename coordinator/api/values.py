@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery, StoryLine
-from coordinator.core.model import (
-    AttemptRecord,
-    Failure,
-    NodeFit,
-    NodeReasons,
-    Plan,
-    RestoreRecord,
-    Snapshot,
-)
+from coordinator.core.kept import Cleaned, Retention
+from coordinator.core.model import AttemptRecord, Failure, Plan, RestoreRecord, Snapshot
+from coordinator.core.reasons import NodeFit, NodeReasons
+from coordinator.core.retention import Going
 
 
 @dataclass(frozen=True)
@@ -44,6 +39,7 @@ class ActionEvent:
     snapshot: Snapshot | None
     restore: RestoreRecord | None
     unnamed: int = 0  # awaited beside those in `awaited`
+    cleaned: Cleaned | None = None
 
 
 @dataclass(frozen=True)
@@ -92,3 +88,37 @@ class Story:
 
     recovery: JobRecovery
     lines: tuple[StoryLine, ...]  # oldest first
+
+
+@dataclass(frozen=True)
+class Retained:
+    """Which snapshots of a job stay, and what goes by that now."""
+
+    retention: Retention | None
+    going: tuple[Going, ...] = ()
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Something of a snapshot that is not what was committed."""
+
+    worker: int
+    node: str  # that read it
+    name: str  # of the object or chunk
+    what: str  # missing, truncated, other bytes …
+    file: str = ""  # the first image file that needs it
+    sharers: tuple[str, ...] = ()  # other snapshots that need the same bytes
+
+
+@dataclass(frozen=True)
+class VerifyEvent:
+    """How far the reading of a snapshot is; the last one has what was found."""
+
+    snapshot: str
+    workers: int
+    verified: int  # of the workers, read to the end
+    done_bytes: int
+    total_bytes: int
+    last: bool = False
+    broken: tuple[Broken, ...] = ()
+    unread: tuple[str, ...] = ()  # workers that nobody could read, and why

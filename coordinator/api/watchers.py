@@ -49,6 +49,8 @@ def action_event(announce: commands.Announce) -> operator_pb2.ActionEvent:
         event.snapshot.CopyFrom(to_proto(announce.snapshot, records_pb2.Snapshot))
     if announce.restore is not None:
         event.restore.CopyFrom(to_proto(announce.restore, records_pb2.RestoreRecord))
+    if announce.cleaned is not None:
+        event.cleaned.CopyFrom(to_proto(announce.cleaned, records_pb2.Cleaned))
     return event
 
 

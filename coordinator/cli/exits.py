@@ -24,6 +24,7 @@ EXIT_CODES = {
     14: "this machine lacks something",
     15: "forbidden: the certificate is not of the role for it",
     16: "refused: the run that is to be replaced may go on where nobody sees it",
+    17: "a snapshot is damaged; what is broken is printed",
     70: "a defect of allstop itself",
     INTERRUPTED: "interrupted by Ctrl-C; what was begun goes on (`allstop watch ID`)",
 }

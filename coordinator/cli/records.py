@@ -51,7 +51,12 @@ def snapshot_view(snapshot: Snapshot) -> Group:
         ("size", bytes_text(snapshot.image_bytes)),
         ("committed", moment(snapshot.committed_unix_s)),
         ("epoch", f"{snapshot.epoch}, incarnation {snapshot.incarnation}"),
-        ("digest", snapshot.digest),
+        ("root digest", snapshot.digest),
+        ("stored", stored_text(snapshot)),
+        ("pinned", f"{snapshot.pinned} ({moment(snapshot.pinned_unix_s)})" * bool(snapshot.pinned)),
+        ("being deleted", snapshot.deleting),
+        ("damaged", snapshot.damaged),
+        ("read again", moment(snapshot.verified_unix_s)),
     )
     rows = table(
         "WORKER", "NODE", "ADDRESS", "RANKS AT STEP", "SIZE", "MEMORY", "DUMP", "HELD",
@@ -81,6 +86,14 @@ def partial_view(workers: Iterable[WorkerRecord]) -> list[RenderableType]:
             size = bytes_text(file.size_bytes)
             rows.add_row(str(worker.worker), file.path, size, kept, file.why)
     return [rows] if rows.row_count else []
+
+
+def stored_text(snapshot: Snapshot) -> str:
+    """What was written for it, and what needed no writing."""
+    if not snapshot.stored_bytes and not snapshot.shared_bytes:
+        return ""
+    shared = bytes_text(snapshot.shared_bytes)
+    return f"{bytes_text(snapshot.stored_bytes)} written, {shared} were there already"
 
 
 def devices_view(workers: Iterable[WorkerRecord]) -> list[RenderableType]:

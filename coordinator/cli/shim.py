@@ -16,7 +16,7 @@ from coordinator.cli.config_file import RANKS, config_option, rank
 from coordinator.cli.durations import Duration
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
-from coordinator.cli.sizes import ByteSize, KeepRule
+from coordinator.cli.sizes import KeepRule, Size
 from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
 from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY, STATE_DIRECTORY
@@ -192,7 +192,7 @@ def shim(ctx: click.Context, /, until_worker_ends: bool, **node: Any) -> int:
 @option(
     "--copy-limit",
     "copy_limit_bytes",
-    type=ByteSize(),
+    type=Size(least=0),
     metavar="SIZE",
     help="So much is copied of all these files together; of one beyond it the tail is kept.  "
     "[default: 8GiB]",
@@ -200,7 +200,7 @@ def shim(ctx: click.Context, /, until_worker_ends: bool, **node: Any) -> int:
 @option(
     "--keep-tail-bytes",
     "tail_bytes",
-    type=ByteSize(),
+    type=Size(least=0),
     metavar="SIZE",
     help="How much a tail is.  [default: 1MiB]",
 )

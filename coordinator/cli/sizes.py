@@ -8,26 +8,31 @@ import click
 
 from coordinator.core.errors import BadRequest
 
-UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtp]?)(i?)b?", re.IGNORECASE)
 SIZE_BYTES_MAX = 1 << 60
 
 
-def parse_size(text: str) -> int:
-    """Bytes of `8GiB`, `500 MB`, or of a bare number of bytes; raises BadRequest for other text."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([a-z]*)", text.strip().lower().replace(" ", ""))
-    if not found or found.group(2) not in UNITS:
-        raise BadRequest(f"{text!r} is no size", advice="write it like 64KiB, 500MB or 8GiB")
-    size = int(float(found.group(1)) * UNITS[found.group(2)])
-    if size > SIZE_BYTES_MAX:
-        raise BadRequest(f"size {text!r} is above an exbibyte")
-    return size
+def parse_size(text: str, least: int = 1) -> int:
+    """Bytes of `1TiB`, `500GB`, `2g` or of a bare number; raises BadRequest for anything else."""
+    found = SIZE.fullmatch(text.strip().replace(" ", ""))
+    if found is None:
+        raise BadRequest(f"{text!r} is no size", advice="write it like 64KiB, 500MB or 1TiB")
+    number, unit, binary = found.groups()
+    power = " kmgtp".index(unit.lower() or " ")
+    size = float(number) * (1024 if binary else 1000) ** power
+    if not least <= size <= SIZE_BYTES_MAX:
+        raise BadRequest(f"a size of {text!r} makes no sense", advice="write it like 500GB or 1TiB")
+    return int(size)
 
 
-class ByteSize(click.ParamType[int]):
+class Size(click.ParamType[int]):
     """A size on the command line; the value is in bytes."""
 
     name = "size"
+
+    def __init__(self, least: int = 1) -> None:
+        """Refuse what is below `least` bytes."""
+        self._least = least
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
@@ -36,7 +41,7 @@ class ByteSize(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            return parse_size(str(value))
+            return parse_size(str(value), self._least)
         except BadRequest as error:
             self.fail(f"{error.what}. {error.advice}".rstrip(), param, ctx)
 

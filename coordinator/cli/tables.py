@@ -10,15 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.api.words import age_text, bytes_text
-from coordinator.core.model import (
-    Cut,
-    GpuMove,
-    NodeFacts,
-    NodeFit,
-    NodeReasons,
-    Plan,
-    Snapshot,
-)
+from coordinator.core.model import Cut, GpuMove, NodeFacts, Plan, Snapshot
+from coordinator.core.reasons import NodeFit, NodeReasons
 from coordinator.core.view import JobView, NodeView
 
 GOOD = ("running", "attached")
@@ -124,6 +117,8 @@ def snapshots_view(snapshots: Iterable[Snapshot], latest: str) -> RenderableType
         name = Text(snapshot.snapshot)
         if snapshot.snapshot == latest:
             name.append(" (latest)", style="green")
+        for word, style in kept_words(snapshot):
+            name.append(f" ({word})", style=style)
         rows.add_row(
             name,
             step_text(snapshot),
@@ -133,6 +128,13 @@ def snapshots_view(snapshots: Iterable[Snapshot], latest: str) -> RenderableType
             snapshot.cut,
         )
     return or_nothing(rows, "no snapshot: `allstop checkpoint JOB` makes one")
+
+
+def kept_words(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """How a snapshot is kept, in words with their colours; nothing for an ordinary one."""
+    words = [("pinned", "yellow")] if snapshot.pinned else []
+    words += [("damaged", "red")] if snapshot.damaged else []
+    return words + ([("deleting", "red")] if snapshot.deleting else [])
 
 
 def step_text(snapshot: Snapshot) -> str:

@@ -10,6 +10,7 @@ from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import ATTACHED, LEFT, LOST, Stale
 from coordinator.core.commands import AdmitWorker, Command, FenceWorkers, PutAttempt, PutRestore
 from coordinator.core.events import Event
+from coordinator.core.keeper import Keeper
 from coordinator.core.model import AttemptRecord, WorkerState
 from coordinator.core.owed import Owed, may_be_kept, stop_of, stops, undo_of, undo_s
 from coordinator.core.policy import Policy
@@ -27,6 +28,7 @@ class Arrivals(Questions):
     policy: Policy
     _runs: Runs
     _owed: Owed
+    _keeper: Keeper
     _now: float
 
     def _attached(self, event: events.NodeAttached) -> list[Command]:
@@ -52,6 +54,7 @@ class Arrivals(Questions):
                 if (state.job, state.worker, state.action) not in told:
                     commands += self._let_go(name, state)
         commands += owed
+        commands += self._keeper.nodes_changed(event, self._now)
         return commands + self._fence(name, stale) + self._consider(name, event.workers)
 
     def _told_again(self, node: str, state: WorkerState) -> list[Command]:
@@ -119,7 +122,7 @@ class Arrivals(Questions):
         for action in self._running.all():
             if action.concerns(event.node):
                 commands += self._step(action, event)
-        return commands
+        return commands + self._keeper.nodes_changed(event, self._now)
 
     def _current(self, node: str, session: str) -> bool:
         known = self._cluster.nodes.get(node)

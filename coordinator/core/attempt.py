@@ -36,6 +36,7 @@ class Attempt(Action[AttemptState]):
     world_size: int = 0  # 0: not known before HOLD
     target: int = 0
     cause: str = ""  # why it was due; empty: an operator asked
+    base: str = ""  # snapshot whose stored bytes it shares: that stays until this is over
     keep: bool = False  # whether it was committed is not known: undo leaves the images in the store
     answers: dict[int, tuple[RankState, ...]] = field(default_factory=dict)  # ranks at HOLD
     records: dict[int, WorkerRecord] = field(default_factory=dict)
@@ -87,6 +88,7 @@ class Attempt(Action[AttemptState]):
             world_size=self.world_size,
             gpu=self.gpu,
             cause=self.cause,
+            base=self.base,
         )
 
     def begin(self, now: float) -> list[Command]:
@@ -136,6 +138,7 @@ def from_record(record: AttemptRecord, *, epoch: int, policy: Policy, now: float
         world_size=record.world_size,
         gpu=record.gpu,
         cause=record.cause,
+        base=record.base,
         ordered=True,
         adopted=True,
         cut_recorded=record.state is S.PERSISTING,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coordinator.core.job_policy import JobHistory, JobRecovery
+from coordinator.core.kept import Cleaned, KeptImages
 from coordinator.core.model import (
     AddressMove,
     AttemptRecord,
@@ -140,6 +141,64 @@ class PutRestore(Command):
 
 
 @dataclass(frozen=True)
+class MarkSnapshots(Command):
+    """Record that these snapshots are being deleted, each in one transaction.
+
+    It compares the epoch, the snapshot (and so its pin), the job (and so every restore that has
+    been admitted) and `latest`. Answered by SnapshotsMarked; done twice it changes nothing.
+    """
+
+    job: str
+    cleaning: str
+    snapshots: tuple[str, ...]
+    why: str
+    latest_too: bool = False  # one of them may be the newest: `latest` goes with it
+    users: tuple[str, ...] = ()  # actions that used one of them: they must have ended in etcd too
+
+
+@dataclass(frozen=True)
+class WeighAttempts(Command):
+    """Look up which of these attempts are over and no snapshot, and the images that stay.
+
+    `deleting` are snapshots that count as over. Answered by AttemptsWeighed or StoreRefused.
+    """
+
+    job: str
+    cleaning: str
+    attempts: tuple[str, ...]
+    deleting: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ForgetSnapshots(Command):
+    """Remove the records of snapshots whose images are gone, those of their workers too.
+
+    Answered by SnapshotsForgotten or StoreRefused; done twice it changes nothing.
+    """
+
+    job: str
+    cleaning: str
+    snapshots: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SendTask(Command):
+    """Have a node look at or clean the image store it sees; answered by TaskAnswered, or never.
+
+    Without `dead` it lists the attempts of the job of which anything is there.
+    """
+
+    node: str
+    epoch: int
+    task: str
+    job: str
+    deadline_s: float
+    dead: tuple[str, ...] = ()
+    keep: tuple[KeptImages, ...] = ()
+    dry_run: bool = False
+
+
+@dataclass(frozen=True)
 class Announce(Command):
     """Tell whoever watches the action what was decided and why; nothing depends on it."""
 
@@ -154,6 +213,7 @@ class Announce(Command):
     attempt: AttemptRecord | None = None
     snapshot: Snapshot | None = None
     restore: RestoreRecord | None = None
+    cleaned: Cleaned | None = None
     unnamed: int = 0  # awaited beside those in `awaited`
 
 

@@ -65,7 +65,7 @@ def cut(a: Attempt, now: float) -> list[Command]:
     a.move(S.PERSISTING, f"cut: all {len(a.members)} workers are dumped {where}; {goes_on}")
     a.cut_recorded = True
     commands.append(PutAttempt(a.record()))
-    commands += a.orders(persist, now, cut=a.cut, target=a.target)
+    commands += a.orders(persist, now, cut=a.cut, target=a.target, base=a.base)
     return [*commands, a.announce(now)]
 
 

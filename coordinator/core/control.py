@@ -12,34 +12,32 @@ from typing import Any
 
 from coordinator.core import checkpoint, events, restore
 from coordinator.core.action import FOREVER
-from coordinator.core.admission import admit_attempt, admit_restore
 from coordinator.core.adoption import HAVE_ENDED, Heir, id_of, later
-from coordinator.core.arrivals import Arrivals, kind_of, put
+from coordinator.core.arrivals import put
 from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import Cluster
 from coordinator.core.commands import (
     Command,
-    Refuse,
 )
 from coordinator.core.errors import (
     AllstopError,
-    Busy,
     IllegalEvent,
-    Where,
 )
 from coordinator.core.events import Event
-from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.journal import Decision, Journal, cause_of
+from coordinator.core.keeper import Keeper
 from coordinator.core.model import (
     AttemptRecord,
     JobRecord,
     RestoreRecord,
     RestoreState,
+    Snapshot,
 )
 from coordinator.core.owed import Owed, stops
 from coordinator.core.pace import Pace
 from coordinator.core.policy import Policy
+from coordinator.core.requests import Requests
 from coordinator.core.returning import Restore
 from coordinator.core.running import AnyAction, AnyRecord, Running
 from coordinator.core.runs import Runs
@@ -47,7 +45,7 @@ from coordinator.core.standing_orders import StandingOrders
 from coordinator.core.table import step
 
 
-class Control(Arrivals):
+class Control(Requests):
     """All decisions of one leader, from its election to its end.
 
     Times are monotonic seconds of the caller. One event at a time; a call never blocks.
@@ -65,6 +63,7 @@ class Control(Arrivals):
         self._owed = Owed(self.policy.ended_limit)
         self._pace = Pace(self.policy.lost_limit)
         self._standing = StandingOrders(self._cluster, self._running, self._note)
+        self._keeper = Keeper(epoch, self.policy, self._cluster, self._running, self._note)
         self._problems: dict[str, list[str]] = {}
         self._now = 0.0
         self._cause = ""
@@ -84,13 +83,15 @@ class Control(Arrivals):
         policies: Sequence[JobPolicy] = (),
         histories: Sequence[JobHistory] = (),
         recoveries: Sequence[JobRecovery] = (),
+        snapshots: Sequence[Snapshot] = (),
     ) -> list[Command]:
         """Take over what an earlier leader left; see `adoption`.
 
         `latest_unix_s`: when each job's newest snapshot was committed, `unix_s`: what the clock
         says now; where the two do not agree, a checkpoint is due too early. Of finished records
         it is remembered how they ended and what is owed. `damaged`: values that could not be
-        read, each with its job and key; they are shown with the job.
+        read, each with its job and key; they are shown with the job. `snapshots` in the order of
+        their commits.
         """
         self._now, self._cause = now, "adopted from the store"
         for error in damaged:
@@ -126,7 +127,8 @@ class Control(Arrivals):
                 self._cluster.raise_incarnation(action.job, action.incarnation)
                 self._runs.spare(action)
             commands += self._after(action, first)
-        return commands
+        retentions = {job.job: job.retention for job in jobs}
+        return commands + self._keeper.adopt(snapshots, retentions, unix_s=unix_s, now=now)
 
     def _problem(self, job: str, what: str) -> None:
         self._problems.setdefault(job, []).append(what)
@@ -147,68 +149,18 @@ class Control(Arrivals):
 
     def next_wakeup(self) -> float | None:
         """When to hand in TimePassed at the latest; None while nothing is awaited."""
-        wakeups = (self._running.next_wakeup(), self._standing.next_wakeup())
-        return min((each for each in wakeups if each is not None), default=None)
+        wakeups = (
+            self._running.next_wakeup(),
+            self._standing.next_wakeup(),
+            self._keeper.next_wakeup(),
+        )
+        return min((when for when in wakeups if when is not None), default=None)
 
     def held_until(self, action: str) -> float | None:
         """When the first dead-man timer of a running action may run out; None: nothing is held."""
         running = self._running.get(action)
         rounds = running.rounds.values() if running is not None else ()
         return min((each.sure_until for each in rounds if each.held_until != FOREVER), default=None)
-
-    # -- requests ------------------------------------------------------------------------------
-
-    def _checkpoint_requested(self, event: events.CheckpointRequested) -> list[Command]:
-        if self._known(event.attempt):
-            return []
-        try:
-            self._refuse_busy(event.job)
-            attempt = admit_attempt(
-                self._cluster, self._pace, event, self.epoch, self.policy, self._now
-            )
-        except AllstopError as error:
-            self._standing.checkpoint_refused(event, self._now)
-            return self._refuse(event.attempt, error.at(job=event.job))
-        self._running.add(attempt)
-        return self._after(attempt, attempt.begin(self._now))
-
-    def _restore_requested(self, event: events.RestoreRequested) -> list[Command]:
-        if self._known(event.restore):
-            return []
-        try:
-            self._refuse_busy(event.job)
-            made = admit_restore(self._cluster, event, self.epoch, self.policy, self._now)
-        except AllstopError as error:
-            self._standing.restore_refused(event, error, self._now)
-            return self._refuse(event.restore, error.at(job=event.job))
-        counted = self._standing.restore_admitted(event, self._now)
-        self._running.add(made)
-        return counted + self._after(made, made.begin(self._now))
-
-    def _known(self, action: str) -> bool:
-        if self._running.record(action) is not None:
-            self._note("that request was taken before", True, action)
-            return True
-        return False
-
-    def _refuse_busy(self, job: str) -> None:
-        for action in self._running.of_job(job):
-            raise Busy(
-                f"{kind_of(action)} {action.id} has the job and is {action.state}",
-                where=Where(job=job),
-                advice=f"wait for it, or `allstop abort {action.id}`",
-            )
-        known = self._cluster.jobs.get(job)
-        if known is not None and known.beginning:
-            raise Busy(
-                "a new run of the job is just being recorded",
-                where=Where(job=job),
-                advice="try again in a moment",
-            )
-
-    def _refuse(self, action: str, error: AllstopError) -> list[Command]:
-        self._note(f"refused: {error.what}", False, action)
-        return [Refuse(action, failure_of(error))]
 
     # -- answers and time ----------------------------------------------------------------------
 
@@ -252,6 +204,9 @@ class Control(Arrivals):
         if action is not None and job is not None and self._is_newer(action, job.latest):
             job.latest = event.snapshot
             job.latest_unix_s = action.unix_s + (self._now - action.started)
+        if isinstance(action, Attempt):
+            commands += self._keeper.committed(action.snapshot, self._now)
+            commands += self._keeper.apply(action.job, self._now)
         return commands
 
     def _is_newer(self, action: AnyAction, latest: str) -> bool:
@@ -277,6 +232,17 @@ class Control(Arrivals):
                 why = f"{ended.restore} was recorded late and raised the job's incarnation"
                 commands += self._step(begun, events.AbortRequested(begun.id, why))
         return commands
+
+    def _store_refused(self, event: events.StoreRefused) -> list[Command]:
+        if self._keeper.knows(event.action):
+            return self._keeper.about(event.action, event, self._now)
+        return self._about(event.action, event)
+
+    def _task_answered(self, event: events.TaskAnswered) -> list[Command]:
+        if event.epoch != self.epoch or not self._cluster.attached(event.node):
+            self._note(f"task {event.task} is of epoch {event.epoch}, or of a lost node", True)
+            return []
+        return self._keeper.answered(event, self._now)
 
     def _run_begun(self, event: events.RunBegun) -> list[Command]:
         if event.record.job not in self._cluster.jobs:
@@ -305,7 +271,7 @@ class Control(Arrivals):
         for action in self._running.all():
             if action.overdue(self._now):
                 commands += self._step(action, event)
-        return commands
+        return commands + self._keeper.on_time(event, self._now)
 
     # -- actions -------------------------------------------------------------------------------
 
@@ -322,7 +288,8 @@ class Control(Arrivals):
         self._running.listen(commands)
         if action.ended:
             self._running.end(action)
-            return commands + self._ended(action)
+            commands += self._ended(action)
+            return commands + self._keeper.apply(action.job, self._now)
         if isinstance(action, Restore) and action.cleared:
             self._runs.spare(action)
         return commands
@@ -370,11 +337,19 @@ _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
     events.CommitRefused: lambda c, e: c._about(e.snapshot, e),
     events.RestoreAdmitted: Control._restore_admitted,
     events.RestoreStored: lambda c, e: c._about(e.restore, e),
-    events.StoreRefused: lambda c, e: c._about(e.action, e),
+    events.StoreRefused: Control._store_refused,
     events.PolicyChanged: Control._policy_changed,
     events.RestoreUnready: Control._restore_unready,
     events.JobLoaded: Control._job_loaded,
     events.RunBegun: Control._run_begun,
     events.RunRefused: Control._run_refused,
+    events.DeletionRequested: Control._cleaning_requested,
+    events.CollectionRequested: Control._cleaning_requested,
+    events.RetentionChanged: lambda c, e: c._keeper.set_policy(e, c._now),
+    events.SnapshotChanged: lambda c, e: c._keeper.changed(e, c._now),
+    events.SnapshotsMarked: lambda c, e: c._keeper.about(e.cleaning, e, c._now),
+    events.AttemptsWeighed: lambda c, e: c._keeper.about(e.cleaning, e, c._now),
+    events.SnapshotsForgotten: lambda c, e: c._keeper.about(e.cleaning, e, c._now),
+    events.TaskAnswered: Control._task_answered,
     events.TimePassed: Control._time_passed,
 }

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from coordinator.core.fit import Candidate, Group
 from coordinator.core.matching import UNFIT
-from coordinator.core.model import NodeFit, Plan
+from coordinator.core.model import Plan
+from coordinator.core.reasons import NodeFit
 
 STAYS, RETURNS, SPARE, DISPLACES = 0, 1, 2, 3
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from coordinator.core import checkpoint, restore
-from coordinator.core.action import Action
+from coordinator.core import checkpoint, cleaning, restore
 from coordinator.core.attempt import Attempt
+from coordinator.core.cleaning import Cleaning
 from coordinator.core.events import Event
 from coordinator.core.returning import Restore
 from coordinator.core.table import Ignored, Row, Table
@@ -32,20 +32,21 @@ def page() -> str:
             "stands at no arrow leaves the action where it is, or is ignored for the reason below,",
             "or is illegal: it raises and changes nothing.",
             "",
-            *_section("Checkpoint", checkpoint.TRANSITIONS, Attempt),
-            *_section("Restore", restore.TRANSITIONS, Restore),
+            *_section("Checkpoint", checkpoint.TRANSITIONS, Attempt.ENDS),
+            *_section("Restore", restore.TRANSITIONS, Restore.ENDS),
+            *_section("Cleaning", cleaning.TRANSITIONS, Cleaning.ENDS),
         ]
     )
 
 
-def _section(title: str, table: Table[S], kind: type[Action[S]]) -> list[str]:
+def _section(title: str, table: Table[S], ends: frozenset[StrEnum]) -> list[str]:
     lines = [f"## {title}", "", "```mermaid", "stateDiagram-v2"]
     first = next(iter(table))
     lines.append(f"    [*] --> {first}")
     for state, rows in table.items():
         for target, names in _arrows(state, rows).items():
             lines.append(f"    {state} --> {target}: {', '.join(names)}")
-    lines += [f"    {state} --> [*]" for state in table if state in kind.ENDS]
+    lines += [f"    {state} --> [*]" for state in table if state in ends]
     lines += ["```", "", "| state | ignored | because |", "|---|---|---|"]
     for state, rows in table.items():
         for reason, names in _ignored(rows).items():

@@ -13,6 +13,7 @@
     │   └── DeadlinePassed      8  DEADLINE_EXCEEDED   somebody was awaited in vain
     ├── RestoreFailed           9  ABORTED             a restore was tried and cleared away
     ├── DriverError            10  INTERNAL            criu, nft, cuda … failed on a node
+    ├── Damaged                17  DATA_LOSS           a snapshot is not what was committed
     ├── LinkError              11  UNAVAILABLE         no coordinator, or the stream broke
     │   └── NoLeader           11  UNAVAILABLE         one answers, but nobody leads just now
     ├── StoreError             12  UNAVAILABLE         etcd; see `definite`
@@ -195,6 +196,13 @@ class DriverError(AllstopError):
 
     exit_code = 10
     grpc_status = "INTERNAL"
+
+
+class Damaged(AllstopError):
+    """A snapshot's images are not what was committed; `allstop verify` ends with its code."""
+
+    exit_code = 17
+    grpc_status = "DATA_LOSS"
 
 
 class LinkError(AllstopError):

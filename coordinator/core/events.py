@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from coordinator.core.files import FileBack
 from coordinator.core.job_policy import JobPolicy
+from coordinator.core.kept import KeptImages, Retention
 from coordinator.core.model import (
     Cut,
     Failure,
@@ -139,6 +140,42 @@ class PolicyChanged(Event):
     policy: JobPolicy
 
 
+@dataclass(frozen=True)
+class DeletionRequested(Event):
+    """An operator asked that snapshots be deleted; the id is made by the asker's edge."""
+
+    job: str
+    cleaning: str
+    snapshots: tuple[str, ...]
+    force: bool = False  # also the newest, where none stays
+    why: str = "an operator asked for it"
+
+
+@dataclass(frozen=True)
+class CollectionRequested(Event):
+    """An operator asked that what ended attempts have left in the image stores be removed."""
+
+    job: str
+    cleaning: str
+    dry_run: bool = False
+    unknown: bool = False  # also of attempts that are not in the store of records
+
+
+@dataclass(frozen=True)
+class RetentionChanged(Event):
+    """Which snapshots of a job stay has been recorded anew."""
+
+    job: str
+    retention: Retention | None
+
+
+@dataclass(frozen=True)
+class SnapshotChanged(Event):
+    """How a snapshot is kept has been recorded anew: pinned, unpinned, found damaged or whole."""
+
+    snapshot: Snapshot
+
+
 # -- answers of shims ----------------------------------------------------------------------------
 
 
@@ -254,6 +291,19 @@ class OrderFailed(OrderAnswered):
     failure: Failure
 
 
+@dataclass(frozen=True)
+class TaskAnswered(Event):
+    """What came of a task about an image store; `failure`: not, or not all of it was done."""
+
+    epoch: int
+    node: str
+    task: str
+    failure: Failure | None = None
+    attempts: tuple[str, ...] = ()
+    objects: int = 0
+    freed_bytes: int = 0
+
+
 # -- answers of the store ------------------------------------------------------------------------
 
 
@@ -301,6 +351,32 @@ class StoreRefused(Event):
 
     action: str
     failure: Failure
+
+
+@dataclass(frozen=True)
+class SnapshotsMarked(Event):
+    """Which of the snapshots of a cleaning are DELETING in etcd now, and why others are not."""
+
+    cleaning: str
+    marked: tuple[str, ...]
+    refused: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
+class AttemptsWeighed(Event):
+    """Of attempts that are in an image store: which are over and no snapshot, and what stays."""
+
+    cleaning: str
+    dead: tuple[str, ...]
+    unknown: tuple[str, ...]
+    keep: tuple[KeptImages, ...]
+
+
+@dataclass(frozen=True)
+class SnapshotsForgotten(Event):
+    """The records of these snapshots are gone."""
+
+    cleaning: str
 
 
 @dataclass(frozen=True)

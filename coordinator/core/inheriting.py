@@ -66,7 +66,7 @@ def _persist(a: Attempt, member: Member, now: float) -> Command:
     whole = Round(Phase.PERSIST, now, now + a.policy.persist_s, False, FOREVER, 0, {})
     if a.stop:
         whole.held_until = whole.deadline + stop_extra_s(a) + a.policy.margin_s
-    return a.order(member, whole, now, cut=a.cut, target=a.target)
+    return a.order(member, whole, now, cut=a.cut, target=a.target, base=a.base)
 
 
 def on_back_while_stopping(a: Attempt, event: NodeAttached, now: float) -> list[Command]:

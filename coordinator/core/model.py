@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinator.core.files import FileBack, FileKept
+from coordinator.core.kept import Retention
 
 
 class Phase(StrEnum):
@@ -303,6 +304,7 @@ class AttemptRecord:
     world_size: int = 0  # ranks; 0: not known yet
     gpu: bool = False  # a worker has state on a device
     cause: str = ""  # why it was due; empty: an operator asked for it
+    base: str = ""  # snapshot whose stored bytes it shares, and that stays until it is over
 
 
 @dataclass(frozen=True)
@@ -322,6 +324,12 @@ class Snapshot:
     committed_unix_s: float
     stored_bytes: int = 0  # what was written to the image store for it
     shared_bytes: int = 0  # of its images, what needed no writing
+    stores: tuple[str, ...] = ()  # identities of the image stores that hold it, sorted
+    pinned: str = ""  # why it stays whatever the retention says; empty: it is not pinned
+    pinned_unix_s: float = 0.0
+    deleting: str = ""  # why it is being deleted, which nothing takes back; empty: it is kept
+    damaged: str = ""  # what was found broken when it was read again
+    verified_unix_s: float = 0.0  # when all of it was last read again
 
 
 @dataclass(frozen=True)
@@ -355,25 +363,6 @@ class Plan:
     addresses: tuple[AddressMove, ...]  # only those that differ
     notes: tuple[str, ...] = ()
     cold: bool = False  # nothing is put back: the job's own commands are started from scratch
-
-
-@dataclass(frozen=True)
-class NodeReasons:
-    """Every reason why a node cannot take a worker."""
-
-    node: str
-    worker: int
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class NodeFit:
-    """A node that can take a worker: the chosen one, or one that costs more."""
-
-    node: str
-    worker: int
-    chosen: bool
-    why: str  # one sentence
 
 
 @dataclass(frozen=True)
@@ -420,3 +409,4 @@ class JobRecord:
     world_size: int
     incarnation: int
     latest: str = ""  # id of the newest snapshot
+    retention: Retention | None = None  # None: every snapshot stays

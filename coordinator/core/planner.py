@@ -24,16 +24,8 @@ from coordinator.core.fit import (
     room_reasons,
 )
 from coordinator.core.matching import UNFIT, assign
-from coordinator.core.model import (
-    AddressMove,
-    Failure,
-    NodeFit,
-    NodeReasons,
-    Placement,
-    Plan,
-    Snapshot,
-    WorkerRecord,
-)
+from coordinator.core.model import AddressMove, Failure, Placement, Plan, Snapshot, WorkerRecord
+from coordinator.core.reasons import NodeFit, NodeReasons
 
 
 @dataclass(frozen=True)

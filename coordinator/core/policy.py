@@ -41,6 +41,13 @@ class Policy:
     gpu_unlock_s: float = 30.0
     release_s: float = 30.0
 
+    # cleaning of image stores
+    clean_list_s: float = 120.0
+    clean_collect_s: float = 3600.0
+    clean_again_s: float = 5.0  # until a cleaning that met trouble tries again, then twice as long
+    clean_again_max_s: float = 300.0
+    retain_s: float = 600.0  # between two looks whether a job's retention lets go of something
+
     # limits
     journal_limit: int = 4096  # decisions kept
     ended_limit: int = 256  # attempts and restores kept after their end

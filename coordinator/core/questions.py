@@ -11,6 +11,8 @@ from coordinator.core.commands import Announce
 from coordinator.core.errors import BugError
 from coordinator.core.job_policy import JobPolicy, JobRecovery
 from coordinator.core.journal import Decision, Journal
+from coordinator.core.keeper import Keeper
+from coordinator.core.kept import Retention
 from coordinator.core.logs import Whereabouts, whereabouts
 from coordinator.core.model import (
     AttemptRecord,
@@ -21,6 +23,7 @@ from coordinator.core.model import (
     Snapshot,
 )
 from coordinator.core.planner import Planned
+from coordinator.core.retention import Going
 from coordinator.core.running import AnyAction, Running
 from coordinator.core.schedule import Explanation
 from coordinator.core.standing_orders import StandingOrders
@@ -34,9 +37,10 @@ class Questions:
     _cluster: Cluster
     _journal: Journal
     _running: Running
+    _keeper: Keeper
+    _now: float
     _problems: dict[str, list[str]]
     _standing: StandingOrders
-    _now: float
     epoch: int
 
     def plan(
@@ -77,7 +81,32 @@ class Questions:
 
     def jobs(self) -> tuple[JobView, ...]:
         """All jobs, by name."""
-        return job_views(self._cluster, self._running.first_by_job(), self._problems)
+        found = {
+            job: (*self._problems.get(job, ()), *self._keeper.troubles(job))
+            for job in (*self._cluster.jobs, *self._problems)
+        }
+        problems = {job: lines for job, lines in found.items() if lines}
+        return job_views(self._cluster, self._running.first_by_job(), problems)
+
+    def deletions(self, job: str) -> tuple[str, ...]:
+        """What stands in the way of deletions of a job's snapshots."""
+        return self._keeper.troubles(job)
+
+    def damage(self, job: str, snapshot: str) -> str:
+        """What was found broken in a snapshot; empty: nothing is known."""
+        return self._keeper.damage(job, snapshot)
+
+    def seeing(self, store: str) -> tuple[str, ...]:
+        """Nodes in reach that see an image store, by name."""
+        return self._keeper.all_seeing(store)
+
+    def retention(self, job: str) -> Retention | None:
+        """Which snapshots of a job stay; None: all."""
+        return self._keeper.policy(job)
+
+    def going(self, job: str, policy: Retention | None) -> tuple[Going, ...]:
+        """What these rules would let go of now."""
+        return self._keeper.going(job, policy, self._now)
 
     def nodes(self) -> tuple[NodeView, ...]:
         """All nodes, by name, those lost and left included."""
@@ -115,7 +144,7 @@ class Questions:
 
     def last_word(self, action: str) -> Announce | None:
         """The newest announcement about an action; `last` is set when it has ended."""
-        return self._running.word(action)
+        return self._running.word(action) or self._keeper.word(action)
 
     def story(self, action: str = "") -> tuple[Decision, ...]:
         """Why things were decided as they were, oldest first; all of it, or one action's."""
@@ -130,6 +159,7 @@ class Questions:
             for waiting in action.rounds.values():
                 self._validate_round(action, waiting.awaited.values())
         self._cluster.validate()
+        self._keeper.validate()
 
     def _validate_round(self, action: AnyAction, awaited: Iterable[Any]) -> None:
         for member in awaited:

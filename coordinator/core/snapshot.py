@@ -75,6 +75,7 @@ def assemble(
         stored_bytes=sum(r.stored_bytes for r in ordered),
         shared_bytes=sum(r.shared_bytes for r in ordered),
         digest=digest_of(ordered),
+        stores=tuple(sorted({r.store for r in ordered if r.store})),
         committed_unix_s=unix_s,
     )
     check_whole(made, len(ordered))

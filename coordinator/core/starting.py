@@ -16,16 +16,9 @@ from coordinator.core.errors import NoPlan, Where
 from coordinator.core.failures import failure_of, listed
 from coordinator.core.fit import Candidate, Group, groups_of
 from coordinator.core.matching import UNFIT, assign
-from coordinator.core.model import (
-    AddressMove,
-    Failure,
-    NodeReasons,
-    OldAddresses,
-    Placement,
-    Plan,
-    Snapshot,
-)
+from coordinator.core.model import AddressMove, Failure, OldAddresses, Placement, Plan, Snapshot
 from coordinator.core.planner import Planned, plan, refusal
+from coordinator.core.reasons import NodeReasons
 
 NOTED = 16  # reasons that a plan's notes repeat
 TOLD = 3  # those in the one sentence of a record

@@ -9,14 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from coordinator.core.action import Action
 from coordinator.core.commands import Command
 from coordinator.core.errors import BugError, IllegalEvent, Where
 from coordinator.core.events import Event
 
 S = TypeVar("S", bound=StrEnum)
+
+
+class Stepping(Protocol[S]):
+    """Whatever a table moves: an attempt, a restore, a cleaning."""
+
+    id: str
+    job: str
+    state: S
+
+    def ignore(self, reason: str) -> None:
+        """Note that an event changed nothing, and why."""
+
 
 # The first two parameters are the action and the event of the row; a table cannot say so per key.
 Handler = Callable[[Any, Any, float], list[Command]]
@@ -40,7 +51,7 @@ class Ignored:
 Table = Mapping[S, Mapping[type[Event], Row | Ignored]]
 
 
-def step(table: Table[S], action: Action[S], event: Event, now: float) -> list[Command]:
+def step(table: Table[S], action: Stepping[S], event: Event, now: float) -> list[Command]:
     """Take one event through the table.
 
     Raises IllegalEvent before anything is changed when there is no row, and BugError when a

@@ -92,7 +92,7 @@ class Gathering:
             complete = self._answered(("", message.answer.question), attachment, QUESTIONED)
             self._answer_within(complete)
         else:
-            self._within(REPORTS_WAIT_S if kind == "progress" else 0.0)
+            self._within(REPORTS_WAIT_S if kind in ("progress", "doing") else 0.0)
 
     def left(self, attachment: int, reason: str) -> None:
         """The shim said Goodbye."""

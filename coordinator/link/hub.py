@@ -13,6 +13,7 @@ from allstop.v1 import carrier_pb2, shim_pb2
 
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BadRequest, Fenced, LinkError, Where
+from coordinator.core.failures import failure_of
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import NodeFacts, ProgramFile
 from coordinator.link import wire
@@ -21,6 +22,7 @@ from coordinator.link.mapping import as_allstop
 from coordinator.link.meetings import Meetings
 from coordinator.link.stream import always
 from coordinator.link.uplink import Downlink
+from coordinator.link.verifying import Verifications
 
 log = structlog.get_logger(__name__)
 
@@ -94,6 +96,7 @@ class Hub:
         self._hellos: OrderedDict[str, tuple[str, int]] = OrderedDict()  # node -> its last Hello
         self._questions: dict[tuple[int, str], asyncio.Future[Any]] = {}
         self._question = 0
+        self.verifications = Verifications(epoch, self._send)
         self._meetings: Meetings[Place] = Meetings(epoch, self._share)
         self._shared = 0
         self._flushing: asyncio.Handle | None = None
@@ -182,24 +185,33 @@ class Hub:
             self._heard(place, kind, said.message)
 
     def _heard(self, place: Place, kind: str | None, message: shim_pb2.ShimMessage) -> None:
-        if kind == "result":
+        if kind == "progress":
+            self._progressed(message.progress)
+        elif kind == "doing":
+            self.verifications.progressed(message.doing)
+        elif kind in ("answer", "log"):
+            self._question_answered(place, message)
+        elif kind == "result":
             self._tell(wire.result_event(place.node, message.result))
             self._was_answered(place.node, message.result)
         elif kind == "report":
             self._tell(wire.report_event(place.node, place.session, message.report))
         elif kind == "exited":
             self._tell(wire.exit_event(place.node, message.exited))
-        elif kind == "answer":
-            facts = replace(wire.facts_of(message.answer.facts), node=place.node)
-            self._answered(place.node, message.answer.question, facts)
-        elif kind == "log":
-            self._answered(place.node, message.log.question, wire.log_parts_of(message.log))
-        elif kind == "progress":
-            self._progressed(message.progress)
         elif kind == "meeting":
             self._meets(place, message.meeting)
+        elif kind == "done":
+            if not self.verifications.take(place.node, message.done):
+                self._tell(wire.task_event(place.node, message.done))
         else:
             log.warning("unknown message of a newer shim ignored", node=place.node)
+
+    def _question_answered(self, place: Place, message: shim_pb2.ShimMessage) -> None:
+        if message.HasField("answer"):
+            facts = replace(wire.facts_of(message.answer.facts), node=place.node)
+            self._answered(place.node, message.answer.question, facts)
+        else:
+            self._answered(place.node, message.log.question, wire.log_parts_of(message.log))
 
     def _meets(self, place: Place, said: shim_pb2.Meeting) -> None:
         """Pass on what ranks set, among nodes that have workers of their job."""
@@ -248,6 +260,7 @@ class Hub:
         self._meetings.forget(place)
         for number, node in [key for key in self._questions if key[1] == place.node]:
             self._questions.pop((number, node)).cancel()
+        self.verifications.lose(place.node)
 
     # -- what goes out -----------------------------------------------------------------------------
 
@@ -272,6 +285,15 @@ class Hub:
     def defer(self, deferral: commands.DeferWorker) -> bool:
         """Tell a shim why its worker is not the job's yet."""
         return self._send(deferral.node, wire.waiting_message(self.epoch, deferral))
+
+    def task(self, task: commands.SendTask) -> bool:
+        """Have a shim look at or clean the image store; what cannot be sent is answered here."""
+        try:
+            return self._send(task.node, wire.task_message(task))
+        except AllstopError as error:
+            answer = events.TaskAnswered(task.epoch, task.node, task.task, failure_of(error))
+            self._tell(answer)
+            return False
 
     def _send(self, node: str, message: shim_pb2.CoordinatorMessage) -> bool:
         place = self._places.get(node)

@@ -30,6 +30,9 @@ PART_CHARS_MAX = 32
 LOG_BYTES_MAX = 1 << 20  # of all parts of an answer
 MEETING_KEYS_MAX = 1_024  # of one message
 ACTION_CHARS_MAX = 128
+ATTEMPTS_MAX = 1 << 20  # of a job, of which something is in an image store
+DAMAGE_MAX = 256  # of one worker's images
+STORE_BYTES_MAX = 1 << 62
 
 
 def check_said(message: shim_pb2.ShimMessage) -> None:
@@ -59,6 +62,32 @@ def _results(message: shim_pb2.ShimMessage) -> None:
 def _log(message: shim_pb2.ShimMessage) -> None:
     _number("parts of a log", len(message.log.parts), WORKERS_PER_NODE_MAX)
     _number("bytes of a log", sum(len(p.data) for p in message.log.parts), LOG_BYTES_MAX)
+
+
+def _done(message: shim_pb2.ShimMessage) -> None:
+    result = message.done
+    _number("attempts in a store", len(result.attempts), ATTEMPTS_MAX)
+    _number("objects", result.objects, INCARNATION_MAX)
+    _number("freed_bytes", result.freed_bytes, STORE_BYTES_MAX)
+    del result.damage[DAMAGE_MAX:]
+    for damage in result.damage:
+        damage.what, damage.name = _cut(damage.what), _cut(damage.name)
+        del damage.sharers[DAMAGE_MAX:]
+    if result.HasField("failure"):
+        _failure(result.failure)
+
+
+def _doing(message: shim_pb2.ShimMessage) -> None:
+    _number("done_bytes", message.doing.done_bytes, BYTES_MAX)
+    _number("total_bytes", message.doing.total_bytes, BYTES_MAX)
+
+
+def _failure(failure: records_pb2.Failure) -> None:
+    failure.what, failure.advice = _cut(failure.what), _cut(failure.advice)
+    lines = [_cut(line) for line in failure.details[:LINES_MAX]]
+    if lines != list(failure.details):
+        del failure.details[:]
+        failure.details.extend(lines)
 
 
 def _goodbye(message: shim_pb2.ShimMessage) -> None:
@@ -110,12 +139,7 @@ def _result(result: shim_pb2.OrderResult) -> None:
     _number("took_ms", result.took_ms, MS_MAX)
     _laps(result)
     if result.HasField("failure"):
-        failure = result.failure
-        failure.what, failure.advice = _cut(failure.what), _cut(failure.advice)
-        lines = [_cut(line) for line in failure.details[:LINES_MAX]]
-        if lines != list(failure.details):
-            del failure.details[:]
-            failure.details.extend(lines)
+        _failure(result.failure)
     if result.HasField("record"):
         record = result.record
         _number("worker of the record", record.worker, WORKERS_MAX - 1)
@@ -161,6 +185,8 @@ _CHECKS: dict[str, Callable[[shim_pb2.ShimMessage], None]] = {
     "progress": _progress,
     "exited": _exited,
     "log": _log,
+    "done": _done,
+    "doing": _doing,
     "meeting": lambda message: _meeting(message.meeting),
     "goodbye": _goodbye,
 }

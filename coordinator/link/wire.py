@@ -14,6 +14,7 @@ from coordinator.codec import from_proto, member_of, number_of, to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import BadRequest, Where
 from coordinator.core.files import FileBack
+from coordinator.core.kept import KeptImages
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import (
     Failure,
@@ -27,6 +28,8 @@ from coordinator.core.model import (
 )
 from coordinator.link.names import check_name
 from coordinator.telemetry.spans import traceparent
+
+TASK_BYTES_MAX = 12 << 20  # of the 16 MiB that a shim takes in one message
 
 # -- orders --------------------------------------------------------------------------------------
 
@@ -194,6 +197,66 @@ def log_question_message(
     return shim_pb2.CoordinatorMessage(log=question)
 
 
+def task_message(task: commands.SendTask) -> shim_pb2.CoordinatorMessage:
+    """Have a shim list, or with `dead` collect, attempts in the image store."""
+    message = shim_pb2.CoordinatorMessage(task=_task(task.epoch, task.task, task.job))
+    message.task.deadline_ms = _milliseconds(task.deadline_s)
+    if task.dead:
+        message.task.collect.dead.extend(task.dead)
+        message.task.collect.keep.extend(_kept(each) for each in task.keep)
+        message.task.collect.dry_run = task.dry_run
+    else:
+        message.task.list.SetInParent()
+    return _sendable(message)
+
+
+def verify_message(
+    epoch: int,
+    task: str,
+    job: str,
+    images: KeptImages,
+    others: Sequence[KeptImages],
+    deadline_s: float,
+) -> shim_pb2.CoordinatorMessage:
+    """Have a shim read one worker's images again."""
+    message = shim_pb2.CoordinatorMessage(task=_task(epoch, task, job))
+    message.task.deadline_ms = _milliseconds(deadline_s)
+    message.task.verify.images.CopyFrom(_kept(images))
+    message.task.verify.others.extend(_kept(each) for each in others)
+    return _sendable(message)
+
+
+def cancel_message(epoch: int, task: str, job: str) -> shim_pb2.CoordinatorMessage:
+    """Have a shim stop a task."""
+    message = shim_pb2.CoordinatorMessage(task=_task(epoch, task, job))
+    message.task.cancel.SetInParent()
+    return message
+
+
+def _task(epoch: int, task: str, job: str) -> shim_pb2.StoreTask:
+    return shim_pb2.StoreTask(epoch=epoch, task=task, job=job)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _kept(images: KeptImages) -> records_pb2.KeptImages:
+    return records_pb2.KeptImages(place=images.place, digest=images.digest)
+
+
+def _sendable(message: shim_pb2.CoordinatorMessage) -> shim_pb2.CoordinatorMessage:
+    size = message.ByteSize()
+    if size > TASK_BYTES_MAX:
+        raise BadRequest(
+            f"a task about the image store of job {message.task.job} has {size} bytes, and may "
+            f"have {TASK_BYTES_MAX}",
+            where=Where(job=message.task.job),
+            advice="the job has too many snapshots times workers: delete some at a time",
+        )
+    return message
+
+
 # -- what shims say ------------------------------------------------------------------------------
 
 
@@ -248,6 +311,20 @@ def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited
         incarnation=message.incarnation,
         exit_code=message.exit_code,
         log_tail=message.log_tail,
+    )
+
+
+def task_event(node: str, result: shim_pb2.StoreTaskResult) -> events.TaskAnswered:
+    """What came of a task about the image store as the core's event."""
+    failed = result.HasField("failure")
+    return events.TaskAnswered(
+        epoch=result.epoch,
+        node=node,
+        task=result.task,
+        failure=from_proto(result.failure, Failure) if failed else None,
+        attempts=tuple(result.attempts),
+        objects=result.objects,
+        freed_bytes=result.freed_bytes,
     )
 
 

@@ -4,7 +4,7 @@ A certificate says it by a URI among its alternative names, `allstop://ROLE/NAME
 
     allstop://coordinator/NAME    a replica: carries shims for the leader, passes operators on
     allstop://shim/NODE           the shim of that node, and of no other
-    allstop://operator/NAME       checkpoints, restores, aborts, reads output, and looks
+    allstop://operator/NAME       checkpoints, restores, aborts, deletes, reads output, and looks
     allstop://viewer/NAME         looks, but not at what ranks have put out
 
 An authority that cannot put URIs into certificates can say the same by the subject: OU=allstop-ROLE
@@ -93,7 +93,10 @@ METHODS: Mapping[str, frozenset[Role]] = {
     **dict.fromkeys(
         (
             f"/allstop.v1.Operator/{name}"
-            for name in ("Checkpoint", "Restore", "Abort", "ReadLogs", "SetPolicy")
+            for name in (
+                *("Checkpoint", "Restore", "Abort", "ReadLogs", "SetPolicy"),
+                *("Delete", "Collect", "Pin", "SetRetention", "Verify"),
+            )
         ),
         _ACT,
     ),

@@ -39,6 +39,9 @@ class Orders(Protocol):
     def defer(self, deferral: commands.DeferWorker) -> bool:
         """Tell a shim why its worker is not the job's yet."""
 
+    def task(self, task: commands.SendTask) -> bool:
+        """Have a shim look at or clean the image store that it sees."""
+
 
 class Writes(Protocol):
     """Where records go: the store, one write of a job after another."""
@@ -91,11 +94,15 @@ class ControlLoop:
             commands.FenceWorkers: orders.fence,
             commands.AdmitWorker: orders.admit,
             commands.DeferWorker: orders.defer,
+            commands.SendTask: orders.task,
             commands.BeginRun: writes.write,
             commands.PutAttempt: writes.write,
             commands.CommitSnapshot: writes.write,
             commands.AdmitRestore: writes.write,
             commands.PutRestore: writes.write,
+            commands.MarkSnapshots: writes.write,
+            commands.WeighAttempts: writes.write,
+            commands.ForgetSnapshots: writes.write,
             commands.Announce: listeners.announce,
             commands.Refuse: listeners.refuse,
             commands.AskCheckpoint: listeners.ask_checkpoint,
@@ -130,10 +137,15 @@ class ControlLoop:
         """A request that met a bug must not be left waiting for an answer."""
         from coordinator.core.failures import failure_of
 
-        requests = (events.CheckpointRequested, events.RestoreRequested)
-        if isinstance(event, requests):
-            action = event.attempt if isinstance(event, requests[0]) else event.restore
-            self._listeners.refuse(commands.Refuse(action, failure_of(error)))
+        if isinstance(event, events.CheckpointRequested):
+            action = event.attempt
+        elif isinstance(event, events.RestoreRequested):
+            action = event.restore
+        elif isinstance(event, events.DeletionRequested | events.CollectionRequested):
+            action = event.cleaning
+        else:
+            return
+        self._listeners.refuse(commands.Refuse(action, failure_of(error)))
 
     def _patience_s(self) -> float:
         """How long to wait for an event before the clock alone is news."""

@@ -113,6 +113,7 @@ class Reign:
                 policies=loaded.policies,
                 histories=loaded.histories,
                 recoveries=loaded.recoveries,
+                snapshots=loaded.snapshots,
                 now=self._clock(),
             )
         )

@@ -11,25 +11,26 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, BugError, Fenced, Overtaken, StoreError
-from coordinator.core.failures import failure_of, listed
-from coordinator.core.job_policy import JobHistory, JobRecovery
+from coordinator.core.failures import failure_of
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
     JobRecord,
-    NodeFacts,
     RestoreRecord,
     Snapshot,
 )
-from coordinator.core.timelines import Timeline
+from coordinator.server import cleanings
+from coordinator.server.cleanings import CLEANING
+from coordinator.server.quiet_writer import QuietWriter
 from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE, Store
 
 log = structlog.get_logger(__name__)
@@ -41,7 +42,6 @@ LANE_MAX = 256
 END_PAUSE_MAX_S = 10.0  # between two tries to put how an action ended
 END_TRIES = 360  # about an hour
 ENDS_MAX = 256  # that wait for the store
-TIMELINES_MAX = 64  # that wait for the store; of more the oldest are not kept
 PUT_TRIES = 5  # the same record in the same lane: to put it twice changes nothing
 
 _Answer = TypeVar("_Answer")
@@ -52,10 +52,11 @@ _Write = (
     | commands.CommitSnapshot
     | commands.AdmitRestore
     | commands.PutRestore
+    | CLEANING
 )
 
 
-class Writer:
+class Writer(QuietWriter):
     """One lane per job, and one for the nodes; a lane is a task that lives while it has work."""
 
     def __init__(
@@ -69,17 +70,11 @@ class Writer:
         settle_pause_s: float = SETTLE_PAUSE_S,
     ) -> None:
         """`stop` is called when the store says that another leads; `job` is the core's view."""
-        self._store = store
+        super().__init__(store, stop, write_deadline_s)
         self._tell = tell
-        self._stop = stop
         self._job = job
-        self._write_deadline_s = write_deadline_s
         self._settle_pause_s = settle_pause_s
         self._lanes: dict[str, deque[_Write]] = {}
-        self._nodes: dict[str, NodeFacts | None] = {}  # None: to be forgotten
-        self._newest: dict[tuple[type, str], JobHistory | JobRecovery] = {}  # by kind and job
-        self._timelines: deque[Timeline] = deque(maxlen=TIMELINES_MAX)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._jobs: dict[str, JobRecord] = {}  # as last put
         self._carry_out: dict[type, Callable[..., Awaitable[events.Event]]] = {
             commands.BeginRun: self._begin_run,
@@ -87,6 +82,9 @@ class Writer:
             commands.CommitSnapshot: self._commit,
             commands.AdmitRestore: self._admit_restore,
             commands.PutRestore: self._put_restore,
+            commands.MarkSnapshots: partial(cleanings.mark, store, self._put),
+            commands.WeighAttempts: self._weigh,
+            commands.ForgetSnapshots: partial(cleanings.forget, store, self._put),
         }
 
     # -- lanes -------------------------------------------------------------------------------
@@ -94,29 +92,13 @@ class Writer:
     def write(self, command: commands.Command) -> None:
         """Start a write of the core; its answer comes as an event, if the core awaits one."""
         if isinstance(command, commands.KeepHistory | commands.KeepRecovery):
-            self._newest[type(command), command.record.job] = command.record
-            self._start("newest ", self._write_newest)
+            self.keep_newest(command)
             return
         assert isinstance(command, _Write)
         self._enqueue(command)
 
-    def publish(self, facts: NodeFacts) -> None:
-        """Make a node's facts readable in the store; nothing depends on it, the newest wins."""
-        self._nodes[facts.node] = facts
-        self._start("", self._write_nodes)
-
-    def forget(self, node: str) -> None:
-        """Take a node's facts back."""
-        self._nodes[node] = None
-        self._start("", self._write_nodes)
-
-    def keep(self, timeline: Timeline) -> None:
-        """Make it readable what an action that has ended spent its time on; once, if at all."""
-        self._timelines.append(timeline)
-        self._start("timelines ", self._write_timelines)
-
     def _enqueue(self, command: _Write) -> None:
-        job = command.record.job
+        job = _lane_of(command)
         waiting = self._lanes.setdefault(job, deque())
         if len(waiting) >= LANE_MAX:
             self._refused(
@@ -126,10 +108,6 @@ class Writer:
         waiting.append(command)
         self._start(job, lambda: self._write_lane(job))
 
-    def _start(self, lane: str, run: Callable[[], Coroutine[None, None, None]]) -> None:
-        if lane not in self._tasks:
-            self._tasks[lane] = asyncio.create_task(run(), name=f"writes {lane}")
-
     async def _write_lane(self, job: str) -> None:
         waiting = self._lanes[job]
         try:
@@ -137,40 +115,6 @@ class Writer:
                 await self._answered(waiting.popleft())
         finally:
             del self._tasks[job], self._lanes[job]
-
-    async def _write_nodes(self) -> None:
-        try:
-            while self._nodes:
-                changed, self._nodes = self._nodes, {}
-                facts = [each for each in changed.values() if each is not None]
-                gone = [node for node, each in changed.items() if each is None]
-                named = listed(sorted(changed))
-                await self._quietly(self._store.put_nodes(facts, gone), f"facts of {named}")
-        finally:
-            del self._tasks[""]
-
-    async def _write_timelines(self) -> None:
-        try:
-            while self._timelines:
-                timeline = self._timelines.popleft()
-                what = f"the timeline of {timeline.action}"
-                await self._quietly(self._store.put_timeline(timeline), what)
-        finally:
-            del self._tasks["timelines "]
-
-    async def _write_newest(self) -> None:
-        """What the core keeps of a job; of several that wait only the newest is written."""
-        try:
-            while self._newest:
-                key = next(iter(self._newest))
-                record = self._newest.pop(key)
-                what = f"{type(record).__name__} of {record.job}"
-                if isinstance(record, JobHistory):
-                    await self._quietly(self._store.put_history(record), what)
-                else:
-                    await self._quietly(self._store.put_recovery(record), what)
-        finally:
-            del self._tasks["newest "]
 
     async def close(self) -> None:
         """Stop where it is; what was on the wire may be applied, and the next leader looks."""
@@ -205,6 +149,10 @@ class Writer:
             job = command.record.job
             log.warning("a new run is not recorded", job=job, error=str(error))
             self._tell(events.RunRefused(job, failure_of(error.at(job=job))))
+            return
+        if isinstance(command, CLEANING):
+            log.warning("cleaning", job=command.job, action=command.cleaning, error=str(error))
+            self._tell(events.StoreRefused(command.cleaning, failure_of(error.at(job=command.job))))
             return
         record, action = command.record, _action_of(command)
         self._put_later(command)
@@ -260,16 +208,6 @@ class Writer:
         finally:
             del self._tasks[lane]
 
-    async def _bounded(self, writing: Awaitable[_Answer], what: str) -> _Answer:
-        try:
-            async with asyncio.timeout(self._write_deadline_s):
-                return await writing
-        except TimeoutError:
-            raise StoreError(
-                f"the store did not answer within {self._write_deadline_s:g} s: {what}",
-                definite=False,
-            ) from None
-
     async def _begin_run(self, command: commands.BeginRun) -> events.Event:
         record = command.record
         begun: JobRecord = await self._bounded(
@@ -288,6 +226,10 @@ class Writer:
 
         await self._put(put, record.job, f"attempt {record.attempt} to {record.state}")
         return events.AttemptStored(record.attempt, record.state)
+
+    async def _weigh(self, command: commands.WeighAttempts) -> events.Event:
+        what = f"which attempts of job {command.job} are over"
+        return await self._bounded(cleanings.weigh(self._store, command), what)
 
     async def _put(
         self,
@@ -384,17 +326,17 @@ class Writer:
             await asyncio.sleep(pause_s)
             pause_s = min(SETTLE_PAUSE_MAX_S, pause_s * 2)
 
-    async def _quietly(self, writing: Awaitable[None], what: str) -> None:
-        """Write what nothing depends on."""
-        try:
-            await self._bounded(writing, what)
-        except Fenced as error:
-            self._stop(error)
-        except AllstopError as error:
-            log.warning("not in the store", what=what, error=str(error))
+
+def _lane_of(command: _Write) -> str:
+    """Cleanings have lanes of their own: no attempt waits for them. No job's name has a space."""
+    if isinstance(command, CLEANING):
+        return f"cleaning of {command.job}"
+    return command.record.job
 
 
 def _action_of(command: _Write) -> str:
+    if isinstance(command, CLEANING):
+        return command.cleaning
     record = command.record
     if isinstance(record, RestoreRecord):
         return record.restore

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from coordinator.core.errors import StoreError
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
+from coordinator.core.kept import KeptImages, Retention
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -52,6 +53,7 @@ class Loaded:
     policies: tuple[JobPolicy, ...] = ()
     histories: tuple[JobHistory, ...] = ()
     recoveries: tuple[JobRecovery, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()  # all, without workers, in the order of their commits
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,15 @@ class Changed:
     key: str
     record: JobRecord | AttemptRecord | RestoreRecord | Snapshot | NodeFacts | None  # None: deleted
     damaged: StoreError | None = None  # the new value cannot be read; `record` is None then
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What becomes of attempts that are in an image store."""
+
+    dead: tuple[str, ...]  # over, and no snapshot
+    unknown: tuple[str, ...]  # no record of them is here
+    keep: tuple[KeptImages, ...]  # images of every snapshot that stays
 
 
 @dataclass(frozen=True)
@@ -85,7 +96,10 @@ class Store(Protocol):
         """
 
     async def put_job(self, record: JobRecord) -> None:
-        """Create or change a job; `latest` is left as it is and `incarnation` never gets lower."""
+        """Create or change a job; `latest` and `retention` are left as they are.
+
+        `incarnation` never gets lower.
+        """
 
     async def begin_run(self, record: JobRecord, old_incarnation: int) -> JobRecord:
         """Record a new run of a job, under an incarnation above `old_incarnation` and the stored.
@@ -156,6 +170,42 @@ class Store(Protocol):
 
     async def put_recovery(self, record: JobRecovery) -> None:
         """Keep where the recovery of a job stands; the newest wins."""
+
+    async def set_retention(self, job: str, retention: Retention | None) -> None:
+        """Record which snapshots of a job stay; NotFound where the job is not in the store."""
+
+    async def set_pin(self, job: str, snapshot: str, why: str, unix_s: float) -> Snapshot:
+        """Pin a snapshot, or with an empty `why` take the pin away; as it is now, without workers.
+
+        Raises NotFound, and Refused for one that is being deleted.
+        """
+
+    async def set_verified(self, job: str, snapshot: str, damaged: str, unix_s: float) -> Snapshot:
+        """Record what was found when all of a snapshot was read again; raises as `set_pin`."""
+
+    async def mark_deleting(
+        self, job: str, snapshot: str, why: str, *, latest_too: bool, users: Sequence[str] = ()
+    ) -> None:
+        """Record that a snapshot is being deleted, from when on it is restored no more.
+
+        One transaction: it compares the snapshot, the job (and so each admitted restore) and
+        `latest`, which goes too where this is the newest and `latest_too` says so. Raises Refused
+        for a pinned or the newest one, and Busy where one of `users` (attempts and restores that
+        the leader knows for over) has not ended in the store; NotFound. One that is marked already
+        is a success.
+        """
+
+    async def weigh(self, job: str, attempts: Sequence[str], deleting: Sequence[str]) -> Weighed:
+        """Which of these attempts are over and no snapshot, and what stays, at one revision.
+
+        `deleting` count as over once they are marked; other marked snapshots neither stay nor go.
+        """
+
+    async def forget_snapshot(self, job: str, snapshot: str) -> None:
+        """Remove a marked snapshot's record and those of its workers; one that is gone: a success.
+
+        A crash half-way leaves it marked, perhaps without some workers.
+        """
 
     async def put_timeline(self, timeline: Timeline) -> None:
         """Keep what an action that has ended spent its time on; nothing depends on it."""

@@ -46,14 +46,14 @@ _CLASSES: dict[Kind, type[Any]] = {
     Kind.RECOVERY: JobRecovery,
 }
 OF_JOB = (Kind.POLICY, Kind.HISTORY, Kind.RECOVERY)  # what a leader does by itself
-LISTED = (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE, *OF_JOB)
+LISTED = (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE, Kind.SNAPSHOT, *OF_JOB)
 UNWATCHED = (Kind.WORKER, Kind.TIMELINE, Kind.FOREIGN, *OF_JOB)
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class Listing:
-    """All records but workers and snapshots, as they stood at one revision."""
+    """All records but workers and timelines, as they stood at one revision."""
 
     revision: int
     items: tuple[tuple[Place, Item], ...]
@@ -236,7 +236,7 @@ class Reader:
         raise StoreError("the listing was never finished")
 
     async def _places(self) -> tuple[int, list[tuple[str, Place]]]:
-        """Keys of jobs, attempts and restores; the workers of an attempt are leapt over."""
+        """Keys of jobs, attempts, restores, snapshots; the workers of an attempt are leapt over."""
         wanted: list[tuple[str, Place]] = []
         cursor, revision = self.keys.jobs, 0
         for _ in range(PAGES_MAX):
@@ -268,7 +268,7 @@ class Reader:
         damaged: list[StoreError] = []
         latest: dict[str, str] = {}
         records: dict[Kind, list[Any]] = {kind: [] for kind in LISTED}
-        for place, item in listing.items:
+        for place, item in sorted(listing.items, key=lambda each: each[1].create_revision):
             try:
                 if place.kind is Kind.LATEST:
                     latest[place.job] = _text(item)
@@ -296,6 +296,7 @@ class Reader:
             policies=tuple(records[Kind.POLICY]),
             histories=tuple(records[Kind.HISTORY]),
             recoveries=tuple(records[Kind.RECOVERY]),
+            snapshots=tuple(records[Kind.SNAPSHOT]),
         )
 
     def _changed(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from coordinator.codec import encode
@@ -26,11 +25,12 @@ from coordinator.core.model import (
 from coordinator.core.snapshot import check_whole, digest_of
 from coordinator.core.timelines import Timeline
 from coordinator.store.fence import Fence
+from coordinator.store.keeping import Keeping
 from coordinator.store.keys import Kind
 from coordinator.store.kv import Compare, Delete, KeyValue, Put, Range, View
 from coordinator.store.port import ENDED_ATTEMPT, Loaded
 from coordinator.store.reading import Listing
-from coordinator.store.writing import ROUNDS_MAX, Conflict, Writer, mod, restless
+from coordinator.store.writing import ROUNDS_MAX, Conflict, mod, restless
 
 BATCH_OPS = 100  # of the 128 that etcd allows in one transaction
 BATCHES_AT_ONCE = 4
@@ -39,7 +39,7 @@ BATCH_BYTES = 1_000_000  # of the 1.5 MiB that etcd allows in one request
 _UNDONE = (AttemptState.ABORTING, AttemptState.ABORTED)
 
 
-class Records(Writer):
+class Records(Keeping):
     """The whole store; see `port.Store` for what each method promises."""
 
     def __init__(self, kv: KeyValue, fence: Fence | None = None, prefix: str = "/allstop") -> None:
@@ -57,22 +57,20 @@ class Records(Writer):
         listing = await self._listing()
         loaded = self._loaded(listing)
         self._remember(listing, loaded)
-        return replace(loaded, latest_unix_s=await self._latest_unix_s(loaded))
-
-    async def _latest_unix_s(self, loaded: Loaded) -> dict[str, float]:
-        """When the newest snapshot of each job was committed, where that can be read."""
-        keys = [self.keys.snapshot(job.job, job.latest) for job in loaded.jobs if job.latest]
-        found: dict[str, float] = {}
-        for item in await self._points(keys, loaded.revision):
-            with suppress(StoreError):
-                made = self.record_of(Snapshot, item)
-                found[made.job] = made.committed_unix_s
-        return found
+        newest = {(job.job, job.latest) for job in loaded.jobs}
+        return replace(
+            loaded,
+            latest_unix_s={
+                each.job: each.committed_unix_s
+                for each in loaded.snapshots
+                if (each.job, each.snapshot) in newest
+            },
+            snapshots=await self.with_stores(loaded.snapshots),
+        )
 
     async def put_job(self, record: JobRecord) -> None:
-        """Create or change a job; `latest` stays, `incarnation` never gets lower."""
+        """Create or change a job; `latest` and `retention` stay, `incarnation` never gets lower."""
         key, where = self.keys.job(record.job), Where(job=record.job)
-        value = encode(replace(record, latest=""))
         async with self._lock(record.job):
             for _ in range(ROUNDS_MAX):
                 found = (await self.kv.read(Range(key))).found[0]
@@ -83,6 +81,8 @@ class Records(Writer):
                         f"not to go back to {record.incarnation}",
                         where=where,
                     )
+                kept = stored.retention if stored is not None else None
+                value = encode(replace(record, latest="", retention=kept))
                 try:
                     await self._write([mod(key, found)], [Put(key, value)])
                     return
@@ -98,7 +98,8 @@ class Records(Writer):
                 found = (await self.kv.read(Range(key))).found[0]
                 stored = self._first(JobRecord, found)
                 highest = max(old_incarnation, stored.incarnation if stored is not None else 0)
-                begun = replace(record, incarnation=highest + 1, latest="")
+                kept = stored.retention if stored is not None else None
+                begun = replace(record, incarnation=highest + 1, latest="", retention=kept)
                 try:
                     await self._write([mod(key, found)], [Put(key, encode(begun))])
                     return begun
@@ -224,8 +225,11 @@ class Records(Writer):
         stored = self._first(JobRecord, view.found[0])
         if stored is None:
             raise NotFound(f"there is no job {record.job} in the store", where=where)
-        if not view.found[1]:
+        snapshot = self._first(Snapshot, view.found[1])
+        if snapshot is None:
             raise NotFound(f"there is no snapshot {record.snapshot} in the store", where=where)
+        if snapshot.deleting:
+            raise Overtaken(f"snapshot {record.snapshot} is being deleted", where=where)
         if view.found[2] and view.found[2][0].value == encode(record):
             self._adopt(view.found[2])
             return None

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from coordinator.core import commands, events
 from coordinator.core.errors import IllegalEvent
+from coordinator.core.kept import Retention
 from coordinator.core.model import Cut, Failure, Finding, Phase, Severity
+from tests.support.core_keeping import Keeping
 from tests.support.core_shims import Node, Worker, facts
 from tests.support.core_world import World
 
@@ -45,14 +47,28 @@ def command_line(command: commands.Command) -> str:
         return f"admit {who} on {command.node} (incarnation {command.incarnation})"
     if isinstance(command, commands.DeferWorker):
         return f"defer {command.job}/{command.worker} on {command.node}: {command.reason}"
-    if isinstance(command, commands.BeginRun):
-        record = command.record
-        return f"store BeginRun incarnation {record.incarnation}, {record.workers} workers"
-    assert isinstance(command, commands.Refuse)
+    if isinstance(command, commands.Refuse):
+        return _refuse_line(command)
+    return _keeping_line(command)
+
+
+def _refuse_line(command: commands.Refuse) -> str:
     failure = command.failure
     return "\n".join(
         [f"refuse {failure.kind}: {failure.what}", *(f"  {line}" for line in failure.details)]
     )
+
+
+def _keeping_line(command: commands.Command) -> str:
+    if isinstance(command, commands.BeginRun):
+        record = command.record
+        return f"store BeginRun incarnation {record.incarnation}, {record.workers} workers"
+    if isinstance(command, commands.SendTask):
+        keep = f", keep {' '.join(each.place for each in command.keep)}" if command.keep else ""
+        what = f"collect {' '.join(command.dead)}{keep}" if command.dead else "list"
+        return f"task for {command.node}: {what} (within {command.deadline_s:g}s)"
+    names = " ".join(getattr(command, "snapshots", getattr(command, "attempts", ())))
+    return f"store {type(command).__name__} {names}".rstrip()
 
 
 def _order_line(order: commands.SendOrder) -> str:
@@ -172,6 +188,8 @@ class Scenario:
             self.world.event(events.StoreRefused(write.record.restore, failure))
         elif isinstance(write, commands.BeginRun):
             self.world.event(events.RunRefused(write.record.job, failure))
+        elif isinstance(write, Keeping.WRITES):
+            self.world.event(events.StoreRefused(write.cleaning, failure))
 
     def _orders(self, phase: str, worker: str) -> list[commands.SendOrder]:
         return [
@@ -198,6 +216,34 @@ class Scenario:
         named = dict(change.split("=", 1) for change in changes)
         made = {k: int(v) if v.isdigit() else v for k, v in named.items()}
         self.world.event(replace(self.kept, **made))  # type: ignore[arg-type]
+
+    def do_delete(self, *snapshots: str, text: str = "") -> None:
+        """An operator asks that snapshots of llm be deleted; `force` may follow."""
+        names = [each for each in snapshots if each != "force"]
+        self.world.keeping.delete(*names, force="force" in snapshots)
+
+    def do_retain(self, job: str, last: str) -> None:
+        """An operator asks that so many of the newest snapshots of a job stay."""
+        self.world.keeping.retain(job, Retention(keep_last=int(last)))
+
+    def do_pin(self, snapshot: str, text: str) -> None:
+        """An operator pins a snapshot."""
+        self.world.keeping.pin(snapshot, text)
+
+    def do_tasks(self, how: str = "done", text: str = "the file system is away") -> None:
+        """Nodes do what they were asked about image stores; or it `fails`."""
+        tasks, self.world.keeping.tasks = self.world.keeping.tasks, []
+        self.world.keeping.failure = Failure("DriverError", text) if how == "fails" else None
+        for task in tasks:
+            self.world.keeping.answer(task)
+        self.world.keeping.failure = None
+
+    def do_snapshots(self) -> None:
+        """What the store of records holds, and the image stores."""
+        for name, made in self.world.snapshots.items():
+            self.lines.append(f"snapshot {name}{' is being deleted' if made.deleting else ''}")
+        images = " ".join(sorted(attempt for _, _, attempt in self.world.keeping.images))
+        self.lines.append(f"images of {images or 'nothing'}")
 
     def do_lose(self, node: str, text: str = LOST_TEXT) -> None:
         """A node goes out of reach."""

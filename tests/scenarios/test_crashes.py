@@ -72,6 +72,8 @@ def crash(world: World, *, written: bool, obeyed: bool) -> None:
             node = world.nodes[order.node]
             if node.attached:
                 node.carry_out(order)
+        for task in world.keeping.tasks:
+            world.keeping.done(task)
     world.new_leader()
 
 
@@ -96,6 +98,8 @@ def test_a_crash_after_a_step(path: Path, at: int) -> None:
             assert ends(world)[name] in allowed(state, without.get(name)), told
         records = (*world.attempts.values(), *world.restores.values())
         assert not any(record.owed for record in records), "all nodes came back, all is paid"
+        dying = [name for name, made in world.snapshots.items() if made.deleting]
+        assert not dying, "what is being deleted goes in the end"
         check_goes_on(world)
 
 

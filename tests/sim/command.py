@@ -33,6 +33,7 @@ class Result:
     committed: int = 0
     aborted: int = 0
     restored: int = 0
+    deleted: int = 0
     seconds: float = 0.0
     virtual_s: float = 0.0
     lines: list[str] = field(default_factory=list)
@@ -51,7 +52,8 @@ def simulate(seed: int, *, verbose: bool = False, focus: tuple[str, ...] = ()) -
         failure=world.failure,
         digest=world.digest.hexdigest(),
         faults=world.nemesis.done,
-        committed=len(truth.snapshots),
+        committed=len(truth.snapshots) + truth.deleted,
+        deleted=truth.deleted,
         aborted=sum(a.state == "ABORTED" for a in truth.attempts.values()),
         restored=sum(r.state == "RUNNING" for r in truth.restores.values()),
         seconds=clock.real() - began,
@@ -149,6 +151,7 @@ def _summary(results: list[Result], seconds: float) -> dict[str, object]:
         "committed": sum(each.committed for each in results),
         "aborted": sum(each.aborted for each in results),
         "restored": sum(each.restored for each in results),
+        "deleted": sum(each.deleted for each in results),
         "faults": sum(kinds.values()),
         "kinds": dict(sorted(kinds.items())),
         "virtual_s": round(sum(each.virtual_s for each in results)),

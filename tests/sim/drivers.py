@@ -7,7 +7,7 @@ or to lie. What really happens is written down in `truth`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from tests.sim.truth import Dump
 from worker_shim.criu.fake import FILE, FakeImageDriver
 from worker_shim.criu.port import DumpStats, ImageFacts
 from worker_shim.files.fake import FakeFileDriver
-from worker_shim.images.port import Manifest, Stored
+from worker_shim.images.port import Collected, Kept, Manifest, Stored
 from worker_shim.images.staging import Staging
 from worker_shim.network.fake import FakeNetworkDriver
 from worker_shim.network.port import Sockets
@@ -236,6 +236,7 @@ class SimImageStore:
         """Publish at once in the end, or not at all."""
         await self.machine.act("put", deadline_s)
         has_effect("put")
+        self.machine.world.truth.may_be_shared(manifest.job, base)
         return await self._shared.put(
             staged, manifest, base=base, progress=progress, deadline_s=deadline_s
         )
@@ -261,6 +262,38 @@ class SimImageStore:
         if place in self._shared.published:
             self.machine.world.truth.may_be_deleted(place)
         await self._shared.delete(place)
+
+    async def actions(self, job: str, *, deadline_s: float) -> tuple[str, ...]:
+        """List them."""
+        self.machine.world.nemesis.at(job, "LISTING")
+        await self.machine.act("list", deadline_s)
+        return await self._shared.actions(job, deadline_s=deadline_s)
+
+    async def collect(
+        self,
+        job: str,
+        dead: Sequence[str],
+        keep: Sequence[Kept],
+        *,
+        dry_run: bool,
+        deadline_s: float,
+    ) -> Collected:
+        """One place after another, so that whatever goes wrong does so half-way."""
+        self.machine.world.nemesis.at(job, "COLLECTING")
+        for kept in keep:
+            await self._shared.manifest(kept.place, kept.digest, deadline_s=deadline_s)
+        stay = {kept.place for kept in keep}
+        gone = [
+            place
+            for place in sorted(self._shared.published)
+            if place.split("/")[0] == job and place.split("/")[1] in dead and place not in stay
+        ]
+        for place in () if dry_run else gone:
+            await self.machine.act("collect", deadline_s)
+            has_effect("collect")
+            self.machine.world.truth.may_be_deleted(place)
+            self._shared.published.pop(place, None)
+        return Collected(len(gone), 0)
 
     def free_bytes(self) -> int:
         """Room enough."""

@@ -40,6 +40,8 @@ TAKES_S = {
     "put": (0.1, 1.5),
     "fetch": (0.05, 0.8),
     "delete": (0.001, 0.02),
+    "list": (0.01, 0.1),
+    "collect": (0.02, 0.4),
     "cuda_lock": (0.001, 0.05),
     "cuda_checkpoint": (0.01, 0.3),
     "cuda_restore": (0.01, 0.3),

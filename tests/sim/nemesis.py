@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 STORE = "etcd"
 DRIVER_ACTS = (
     "stop", "lock", "unlock", "go_on", "dump", "cut", "put", "fetch", "restore", "create",
-    "delete", "kill", "settle", "check", "roll_back", "cuda_lock", "cuda_checkpoint",
+    "delete", "list", "collect", "kill", "settle", "check", "roll_back", "cuda_lock",
+    "cuda_checkpoint",
     "cuda_restore", "cuda_unlock",
 )  # fmt: skip
 HANGING_ACTS = (
-    "dump", "put", "fetch", "restore", "unlock", "stop", "cuda_lock", "cuda_checkpoint",
-    "cuda_restore",
+    "dump", "put", "fetch", "restore", "unlock", "stop", "list", "collect", "cuda_lock",
+    "cuda_checkpoint", "cuda_restore",
 )  # fmt: skip
 STATES = (
     "ADMITTING", "HOLDING", "PARKING", "DUMPING", "PERSISTING", "COMMITTING", "STOPPING",
     "ABORTING", "FETCHING", "CLEARING", "RESTORING", "RELEASING", "FAILING", "LOCKING", "SAVING",
-    "GPU_RESTORING", "GPU_UNLOCKING",
+    "GPU_RESTORING", "GPU_UNLOCKING", "MARKING", "LISTING", "COLLECTING", "FORGETTING",
 )  # fmt: skip
 
 
@@ -78,6 +79,10 @@ class Nemesis:
                 loop.at(when, self._do, fault, context=loop.outside.context)
         await asyncio.sleep(until - self.world.loop.now)
         self.active = False
+
+    def at(self, job: str, state: str) -> None:
+        """A cleaning of a job has come to a state."""
+        self.on_state(self.world.users[job], state)
 
     def on_state(self, user: User, state: str) -> None:
         """An action has come to a state: now is the time for what waits for that."""

@@ -7,11 +7,15 @@ that look for it (all kinds would find it too, later).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from coordinator.core import committing
 from coordinator.core.action import FOREVER, Round
+from coordinator.core.keeper import Keeper
 from coordinator.core.model import Phase
+from coordinator.store.keeping import Keeping
 from coordinator.store.kv import Compare, Delete, Put
+from coordinator.store.port import Weighed
 from coordinator.store.writing import Conflict, Writer, holds
 from worker_shim.agent import dumping, lane
 from worker_shim.agent.fence import Fence
@@ -83,10 +87,35 @@ def old_epoch_obeyed() -> Faults:
     return ("old_orders",)
 
 
+def deleted_while_used() -> Faults:
+    """A snapshot is deleted whoever restores it or shares its bytes."""
+    Keeper.user_of = lambda self, job, snapshot: ""  # type: ignore[method-assign]
+    Keeper._users_of = lambda self, job, snapshots: ()  # type: ignore[method-assign]
+    Keeper.validate = lambda self: None  # type: ignore[method-assign]
+    return ("slow_drivers",)
+
+
+def garbage_by_listing() -> Faults:
+    """Whatever is no snapshot counts as garbage, whether its attempt has ended or not."""
+    real = Keeping.weigh
+
+    async def weigh(
+        self: Keeping, job: str, attempts: Sequence[str], deleting: Sequence[str]
+    ) -> Weighed:
+        weighed = await real(self, job, attempts, deleting)
+        snapshots = {each.snapshot for each in await self.snapshots(job)}
+        return replace(weighed, dead=tuple({*weighed.dead, *attempts} - snapshots | {*deleting}))
+
+    Keeping.weigh = weigh  # type: ignore[method-assign]
+    return ("slow_drivers", "slow_machine")
+
+
 PLANTS: dict[str, Callable[[], Faults]] = {
     "commit-without-epoch": commit_without_epoch,
     "vote-missing": vote_missing,
     "early-unlock": early_unlock,
     "hold-ignored": hold_ignored,
     "old-epoch-obeyed": old_epoch_obeyed,
+    "deleted-while-used": deleted_while_used,
+    "garbage-by-listing": garbage_by_listing,
 }

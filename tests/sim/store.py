@@ -22,6 +22,11 @@ T = TypeVar("T")
 Applied = Callable[[str, Sequence["Put | Delete"], int], None]
 
 
+def _is_commit(ops: Sequence[Put | Delete]) -> bool:
+    keys = [op.key for op in ops if isinstance(op, Put)]
+    return all(any(shelf in key for key in keys) for shelf in ("/snapshots/", "/attempts/"))
+
+
 class StoreProcess:
     """One etcd: its data outlives its process."""
 
@@ -82,7 +87,7 @@ class SimKeyValue:
             return written
 
         held, late_s = self._store.held, 0.0
-        if held and any("/snapshots/" in op.key for op in ops):
+        if held and _is_commit(ops):
             late_s = held.popleft()()
         return await self._call("write", apply, writes=True, late_s=late_s)
 

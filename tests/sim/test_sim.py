@@ -25,6 +25,8 @@ PLANTS = {
     "commit-without-epoch": 60,
     "hold-ignored": 240,
     "old-epoch-obeyed": 240,
+    "deleted-while-used": 20,
+    "garbage-by-listing": 240,
 }
 
 
@@ -56,6 +58,7 @@ def test_no_seed_breaks_an_invariant(pytestconfig: pytest.Config) -> None:
     assert summary["seeds"] == SEEDS
     assert summary["committed"] > SEEDS
     assert summary["restored"] > SEEDS
+    assert summary["deleted"] > SEEDS
     assert summary["faults"] > SEEDS
 
 

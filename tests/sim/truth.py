@@ -22,6 +22,7 @@ from coordinator.core.model import (
 )
 from coordinator.store.keys import Keys, Kind, Place
 from coordinator.store.kv import Delete, Put, Range, below
+from tests.sim.keeping import TruthOfKeeping
 from tests.sim.tree import Tree, advance
 from worker_shim.images import manifest as manifests
 
@@ -70,6 +71,10 @@ class Truth:
     keys: Keys = field(default_factory=Keys)
     stepped: dict[str, float] = field(default_factory=dict)  # job: when a rank last took a step
     verified: set[str] = field(default_factory=set)  # restores that were looked at
+    deleted: int = 0  # snapshots
+
+    def __post_init__(self) -> None:
+        self.keeping = TruthOfKeeping(self)
 
     def violated(self, rule: int, what: str) -> None:
         """A rule is broken: say so and end the run."""
@@ -190,6 +195,8 @@ class Truth:
             if isinstance(op, Put):
                 self.world.note(f"{client} puts {op.key}")
                 self._put(place, op)
+            else:
+                self.keeping.removed(place)
 
     def _by_leader(self, client: str, key: str) -> None:
         name = self.world.leader_name()
@@ -210,7 +217,11 @@ class Truth:
         elif place.kind is Kind.RESTORE:
             self._restore(codec.decode(RestoreRecord, op.value, op.key))
         elif place.kind is Kind.SNAPSHOT:
-            self._committed(codec.decode(Snapshot, op.value, op.key))
+            snapshot = codec.decode(Snapshot, op.value, op.key)
+            if snapshot.snapshot in self.snapshots:
+                self.keeping.changed(snapshot)
+            else:
+                self._committed(snapshot)
 
     def _moves_on(self, job: str, snapshot: str) -> None:
         before = self.latest.get(job)
@@ -234,6 +245,8 @@ class Truth:
         if record.state is AttemptState.PERSISTING:
             self._cut(record)
         self.attempts[record.attempt] = record
+        if record.state is not AttemptState.ADMITTING:  # that is undone, whatever it is based on
+            self.keeping.used(record.attempt, record.base, over=record.state in ENDED)
 
     def _cut(self, record: AttemptRecord) -> None:
         """The store says that it was cut: every worker is dumped, and none was let go before."""
@@ -248,6 +261,7 @@ class Truth:
         if before is not None and before.state in OVER and record.state is not before.state:
             self.violated(6, f"{record.restore} was {before.state} and is {record.state}")
         self.restores[record.restore] = record
+        self.keeping.used(record.restore, record.snapshot, over=record.state in OVER)
 
     def _committed(self, snapshot: Snapshot) -> None:
         job, spec = snapshot.job, self.world.specs[snapshot.job]
@@ -311,8 +325,14 @@ class Truth:
     def may_be_deleted(self, place: str) -> None:
         """Images of a snapshot stay."""
         for name, known in self.snapshots.items():
-            if any(w.manifest == place for w in known.workers):
+            if any(w.manifest == place for w in known.workers) and not known.record.deleting:
                 self.violated(1, f"images {place} of snapshot {name} are deleted")
+
+    def may_be_shared(self, job: str, base: str) -> None:
+        """What a new snapshot shares with its base is there, and stays."""
+        known = self.snapshots.get(base)
+        if base and (known is None or known.record.deleting):
+            self.violated(1, f"something of {job} is based on {base}, which is gone or goes")
 
     # -- in the end -------------------------------------------------------------------------------
 
@@ -325,6 +345,8 @@ class Truth:
             if restore.state not in OVER:
                 self.violated(7, f"{name} is {restore.state} for ever: {restore.reason}")
         for name, known in self.snapshots.items():
+            if known.record.deleting:
+                self.violated(7, f"snapshot {name} is being deleted for ever")
             for worker in known.workers:
                 if worker.manifest not in self.world.images.published:
                     self.violated(1, f"images of worker {worker.worker} of {name} are gone")

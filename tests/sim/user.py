@@ -17,6 +17,7 @@ from coordinator.core.errors import AllstopError, Busy, OldRunUnseen
 from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobPolicy
 from coordinator.core.model import AttemptState, Cut, RestoreState
+from tests.sim.keeping import Keeper
 from tests.sim.loop import DEAD
 from tests.sim.replica import Replica
 from tests.sim.truth import ENDED, OVER
@@ -67,6 +68,7 @@ class User:
         self.asked = 0
         self.runs = 0
         self.now: Asked | None = None
+        self.keeper = Keeper(world, spec.job)
 
     # -- requests ---------------------------------------------------------------------------------
 
@@ -100,6 +102,13 @@ class User:
             )
 
         return await self._ask(name, ask)
+
+    def keep(self) -> None:
+        """See to what is kept, beside all else."""
+        leader = self.leader()
+        if leader is not None and leader.reign is not None and leader.process is not None:
+            work = self.keeper.something(leader.reign.desk)
+            leader.process.spawn(work, f"keeping of {self.spec.job}")
 
     def abort(self) -> None:
         """Ask that what runs be given up."""
@@ -200,6 +209,7 @@ class User:
             await asyncio.sleep(rng.uniform(0.2, 2.5))
             if not self.set:
                 self._set_policy()
+            self.keep()
             if self.runs_whole():
                 missing_since = None
                 await self._something(rng.random())

@@ -54,7 +54,8 @@ POLICY = Policy(
     attempt_s=25.0, admit_s=4.0, hold_s=2.0, park_s=3.0, dump_s=3.0, resume_s=3.0, persist_s=5.0,
     commit_s=3.0, stop_s=3.0, undo_s=4.0, adopt_s=6.0, margin_s=1.0, restore_s=30.0, fetch_s=4.0,
     clear_s=3.0, rebuild_s=4.0, release_s=3.0, gpu_lock_s=2.0, gpu_save_s=3.0, gpu_restore_s=3.0,
-    gpu_unlock_s=2.0,
+    gpu_unlock_s=2.0, clean_list_s=3.0, clean_collect_s=6.0, clean_again_s=0.5,
+    clean_again_max_s=3.0, retain_s=5.0,
 )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from coordinator.core.model import (
     Snapshot,
 )
 from coordinator.core.policy import Policy
+from tests.support.core_keeping import Keeping
 from tests.support.core_shims import NEVER, Node, Worker, ring
 from tests.support.core_store import loaded
 
@@ -43,6 +44,7 @@ class World:
         self.restores: dict[str, RestoreRecord] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.jobs: dict[str, JobRecord] = {}
+        self.keeping = Keeping(self)
         self.watchers: list[Callable[[commands.Command], None]] = []
         self.last: dict[str, commands.Announce] = {}
         self.refused: dict[str, commands.Refuse] = {}
@@ -84,10 +86,11 @@ class World:
         elif isinstance(command, commands.DeferWorker):
             self.deferred[(command.job, command.worker)] = command.reason
         elif isinstance(command, commands.Announce):
-            if command.last:
-                self.last[command.action] = command
+            self.last |= {command.action: command} if command.last else {}
         elif isinstance(command, commands.Refuse):
             self.refused[command.action] = command
+        elif isinstance(command, commands.SendTask):
+            self.keeping.receive(command)
         else:
             self._keep(command)
 
@@ -132,6 +135,8 @@ class World:
 
     def apply(self, write: commands.Command) -> events.Event:
         """The store carries out a write; its answer may get lost."""
+        if isinstance(write, Keeping.WRITES):
+            return self.keeping.apply(write)
         if isinstance(write, commands.BeginRun):
             self.jobs[write.record.job] = write.record
             return events.RunBegun(write.record)
@@ -149,9 +154,8 @@ class World:
                 return events.CommitRefused(made.snapshot, moved)
             self.snapshots[made.snapshot] = made
             self.attempts[made.snapshot] = write.record
-            self.jobs[made.job] = JobRecord(
-                made.job, len(made.workers), made.world_size, made.incarnation, made.snapshot
-            )
+            self.jobs[made.job] = replace(self.jobs[made.job], latest=made.snapshot)
+            self.keeping.stored(made)
             return events.SnapshotCommitted(made.snapshot)
         if isinstance(write, commands.AdmitRestore):
             job = self.jobs[write.record.job]
@@ -221,10 +225,11 @@ class World:
     def settle(self) -> None:
         """Store and shims answer until nobody has anything left to say."""
         for _ in range(WAKEUPS_MAX):
-            if not self.orders and not self.writes:
+            if not self.orders and not self.writes and not self.keeping.tasks:
                 return
             self.store()
             self.answer_all()
+            self.keeping.answer_all()
         raise AssertionError("the core never comes to rest")
 
     # -- time ----------------------------------------------------------------------------------
@@ -284,9 +289,12 @@ class World:
         self.epoch += 1
         name = f"c{self.epoch}"
         self.control = Control(epoch=self.epoch, coordinator=name, policy=self.policy)
-        self.orders, self.writes = [], []
+        self.orders, self.writes, self.keeping.tasks = [], [], []
         found = loaded(
-            list(self.jobs.values()), list(self.attempts.values()), list(self.restores.values())
+            list(self.jobs.values()),
+            list(self.attempts.values()),
+            list(self.restores.values()),
+            list(self.snapshots.values()),
         )
         decided = self.control.adopt(
             jobs=found.jobs,
@@ -298,6 +306,7 @@ class World:
             policies=tuple(self.policies.values()),
             histories=tuple(self.histories.values()),
             recoveries=tuple(self.recoveries.values()),
+            snapshots=found.snapshots,
         )
         self.control.validate()
         self.carry_out(decided)

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.codec import decode, encode, from_proto, to_proto
-from coordinator.core import files, job_policy, model, timelines
+from coordinator.core import files, job_policy, kept, model, reasons, timelines
 from coordinator.core.errors import BadRequest, StoreError
 
 RECORDS = [
     cls
-    for module in (files, job_policy, model, timelines)
+    for module in (files, job_policy, kept, model, reasons, timelines)
     for _, cls in inspect.getmembers(module, is_dataclass)
     if cls.__module__ == module.__name__
 ]
@@ -212,7 +212,7 @@ def test_what_cannot_be_sent_cannot_be_stored() -> None:
 
 
 def test_another_message_class_with_the_same_fields_can_be_filled() -> None:
-    node = model.NodeReasons("n0", 1, ("too small",))
+    node = reasons.NodeReasons("n0", 1, ("too small",))
     reply = operator_pb2.PlanReply(refused=[to_proto(node)])
-    assert from_proto(reply.refused[0], model.NodeReasons) == node
+    assert from_proto(reply.refused[0], reasons.NodeReasons) == node
     assert to_proto(node, records_pb2.NodeReasons) == reply.refused[0]

@@ -23,6 +23,7 @@ from worker_shim.agent.lane import Lane
 from worker_shim.agent.looking import Looker
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.ports import LOG, Drivers
+from worker_shim.agent.tasks import StoreTasks
 from worker_shim.agent.undoing import put_out
 from worker_shim.agent.worker import Worker
 from worker_shim.facts import NodeProbe
@@ -62,6 +63,7 @@ class Agent:
         self._probe = probe
         self._finished = finished
         self._looker = Looker()
+        self._store_tasks = StoreTasks(drivers.store, lambda: probe.current().node)
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._changed = asyncio.Event()
         self._pulse = asyncio.Event()
@@ -186,6 +188,8 @@ class Agent:
             self._on_question(self._answer_question(message.question))
         elif kind == "log":
             self._on_question(self._answer_log(message.log))
+        elif kind == "task":
+            self._on_task(message.task)
         elif kind is not None:
             self._on_word(kind, message)
 
@@ -221,6 +225,14 @@ class Agent:
             self.send(wire.refusal_message(message, error))
             return
         lane.submit(order)
+
+    def _on_task(self, task: shim_pb2.StoreTask) -> None:
+        try:
+            self._fence.admit(task.epoch)
+        except AllstopError as error:
+            self._store_tasks.refuse(task, error)
+            return
+        self._store_tasks.take(task)
 
     def _heeds(self, epoch: int, what: str) -> bool:
         """Whether that leader is obeyed; else the log says that its message is ignored, and why."""
@@ -365,7 +377,7 @@ class Agent:
     def start(self, send: Send) -> None:
         """Take what sends, and the loop that threads report to; call it inside the loop."""
         self._loop = asyncio.get_running_loop()
-        self.send = self.drivers.endpoint.meetings.send = send
+        self.send = self.drivers.endpoint.meetings.send = self._store_tasks.send = send
 
     async def stop(self) -> None:
         """Cut short what runs and end every worker here; for the shim's end."""
@@ -377,6 +389,7 @@ class Agent:
                 except AllstopError as error:
                     log.error("worker is left behind", worker=lane.worker.name, why=str(error))
         self.drivers.endpoint.close()
+        await self._store_tasks.stop()
         for task in tuple(self._tasks):
             task.cancel()
 

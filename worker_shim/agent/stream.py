@@ -96,7 +96,7 @@ class Stream:
         queue = self._outgoing
         if queue is None:
             return False
-        if message.HasField("progress") and queue.qsize() > PROGRESS_MAX:
+        if message.WhichOneof("body") in ("progress", "doing") and queue.qsize() > PROGRESS_MAX:
             return False
         if queue.qsize() >= OUTGOING_MAX:
             self._overflowed = True

@@ -178,6 +178,7 @@ class DirectoryStore:
         root = inside(self.root, checked_name(job, "job"))
 
         def listing() -> tuple[str, ...]:
+            self._require_here()
             return tuple(sorted(one.name for one in root.iterdir())) if root.is_dir() else ()
 
         quiet = Transfer(0, lambda done, total: None)
@@ -198,6 +199,7 @@ class DirectoryStore:
         return await bounded(work, quiet, deadline_s, f"cleaning {job} in the image store")
 
     def _collect(self, job: str, dead: Sequence[str], stay: set[str], dry_run: bool) -> Collected:
+        self._require_here()
         objects = freed = 0
         for action in dead:
             root = inside(self.root, f"{checked_name(job, 'job')}/{checked_name(action, 'action')}")
@@ -211,6 +213,18 @@ class DirectoryStore:
             if not dry_run and root.is_dir() and not any(root.iterdir()):
                 root.rmdir()
         return Collected(objects, freed)
+
+    def _require_here(self) -> None:
+        """Raise DriverError where this is not the store any more: nothing there is no answer."""
+        try:
+            found = (self.root / IDENTITY).read_text().strip()
+        except OSError as error:
+            raise _store_error(error, self.root) from error
+        if found != self._identity:
+            raise DriverError(
+                f"{self.root} is another image store now",
+                advice="is the right file system mounted there?",
+            )
 
     async def delete(self, place: str) -> None:
         """Remove what `put` published; it vanishes at once, its bytes a moment later."""

@@ -8,6 +8,114 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class DeleteRequest(_message.Message):
+    __slots__ = ("job", "snapshots", "force", "cleaning")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    CLEANING_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    snapshots: _containers.RepeatedScalarFieldContainer[str]
+    force: bool
+    cleaning: str
+    def __init__(self, job: _Optional[str] = ..., snapshots: _Optional[_Iterable[str]] = ..., force: _Optional[bool] = ..., cleaning: _Optional[str] = ...) -> None: ...
+
+class CollectRequest(_message.Message):
+    __slots__ = ("job", "dry_run", "unknown", "cleaning")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    CLEANING_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    dry_run: bool
+    unknown: bool
+    cleaning: str
+    def __init__(self, job: _Optional[str] = ..., dry_run: _Optional[bool] = ..., unknown: _Optional[bool] = ..., cleaning: _Optional[str] = ...) -> None: ...
+
+class PinRequest(_message.Message):
+    __slots__ = ("snapshot", "unpin", "why")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    UNPIN_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    unpin: bool
+    why: str
+    def __init__(self, snapshot: _Optional[str] = ..., unpin: _Optional[bool] = ..., why: _Optional[str] = ...) -> None: ...
+
+class PinReply(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: _records_pb2.Snapshot
+    def __init__(self, snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ...) -> None: ...
+
+class SetRetentionRequest(_message.Message):
+    __slots__ = ("job", "change", "retention")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    change: bool
+    retention: _records_pb2.Retention
+    def __init__(self, job: _Optional[str] = ..., change: _Optional[bool] = ..., retention: _Optional[_Union[_records_pb2.Retention, _Mapping]] = ...) -> None: ...
+
+class SetRetentionReply(_message.Message):
+    __slots__ = ("retention", "going")
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
+    GOING_FIELD_NUMBER: _ClassVar[int]
+    retention: _records_pb2.Retention
+    going: _containers.RepeatedCompositeFieldContainer[Going]
+    def __init__(self, retention: _Optional[_Union[_records_pb2.Retention, _Mapping]] = ..., going: _Optional[_Iterable[_Union[Going, _Mapping]]] = ...) -> None: ...
+
+class Going(_message.Message):
+    __slots__ = ("snapshot", "why")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    why: str
+    def __init__(self, snapshot: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
+class VerifyRequest(_message.Message):
+    __slots__ = ("snapshot",)
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    def __init__(self, snapshot: _Optional[str] = ...) -> None: ...
+
+class VerifyEvent(_message.Message):
+    __slots__ = ("snapshot", "workers", "verified", "done_bytes", "total_bytes", "last", "broken", "unread")
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_FIELD_NUMBER: _ClassVar[int]
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    BROKEN_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    snapshot: str
+    workers: int
+    verified: int
+    done_bytes: int
+    total_bytes: int
+    last: bool
+    broken: _containers.RepeatedCompositeFieldContainer[Broken]
+    unread: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, snapshot: _Optional[str] = ..., workers: _Optional[int] = ..., verified: _Optional[int] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., last: _Optional[bool] = ..., broken: _Optional[_Iterable[_Union[Broken, _Mapping]]] = ..., unread: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Broken(_message.Message):
+    __slots__ = ("worker", "node", "name", "what", "file", "sharers")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    SHARERS_FIELD_NUMBER: _ClassVar[int]
+    worker: int
+    node: str
+    name: str
+    what: str
+    file: str
+    sharers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[int] = ..., node: _Optional[str] = ..., name: _Optional[str] = ..., what: _Optional[str] = ..., file: _Optional[str] = ..., sharers: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class CheckpointRequest(_message.Message):
     __slots__ = ("job", "cut", "stop", "deadline_s", "attempt", "phase_deadlines")
     JOB_FIELD_NUMBER: _ClassVar[int]
@@ -99,7 +207,7 @@ class PlanReply(_message.Message):
     def __init__(self, plan: _Optional[_Union[_records_pb2.Plan, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., unseen: _Optional[str] = ..., fits: _Optional[_Iterable[_Union[_records_pb2.NodeFit, _Mapping]]] = ...) -> None: ...
 
 class ActionEvent(_message.Message):
-    __slots__ = ("action", "elapsed_ms", "state", "reason", "awaited", "expected", "done_bytes", "total_bytes", "last", "failure", "attempt", "snapshot", "restore", "unnamed")
+    __slots__ = ("action", "elapsed_ms", "state", "reason", "awaited", "expected", "done_bytes", "total_bytes", "last", "failure", "attempt", "snapshot", "restore", "unnamed", "cleaned")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     ELAPSED_MS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +222,7 @@ class ActionEvent(_message.Message):
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     RESTORE_FIELD_NUMBER: _ClassVar[int]
     UNNAMED_FIELD_NUMBER: _ClassVar[int]
+    CLEANED_FIELD_NUMBER: _ClassVar[int]
     action: str
     elapsed_ms: int
     state: str
@@ -128,7 +237,8 @@ class ActionEvent(_message.Message):
     snapshot: _records_pb2.Snapshot
     restore: _records_pb2.RestoreRecord
     unnamed: int
-    def __init__(self, action: _Optional[str] = ..., elapsed_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., awaited: _Optional[_Iterable[_Union[Awaited, _Mapping]]] = ..., expected: _Optional[int] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., last: _Optional[bool] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., attempt: _Optional[_Union[_records_pb2.AttemptRecord, _Mapping]] = ..., snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ..., restore: _Optional[_Union[_records_pb2.RestoreRecord, _Mapping]] = ..., unnamed: _Optional[int] = ...) -> None: ...
+    cleaned: _records_pb2.Cleaned
+    def __init__(self, action: _Optional[str] = ..., elapsed_ms: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., awaited: _Optional[_Iterable[_Union[Awaited, _Mapping]]] = ..., expected: _Optional[int] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., last: _Optional[bool] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., attempt: _Optional[_Union[_records_pb2.AttemptRecord, _Mapping]] = ..., snapshot: _Optional[_Union[_records_pb2.Snapshot, _Mapping]] = ..., restore: _Optional[_Union[_records_pb2.RestoreRecord, _Mapping]] = ..., unnamed: _Optional[int] = ..., cleaned: _Optional[_Union[_records_pb2.Cleaned, _Mapping]] = ...) -> None: ...
 
 class Awaited(_message.Message):
     __slots__ = ("worker", "node", "ranks", "age_ms")

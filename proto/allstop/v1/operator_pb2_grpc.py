@@ -99,6 +99,31 @@ class OperatorStub:
                 request_serializer=allstop_dot_v1_dot_operator__pb2.ReadLogsRequest.SerializeToString,
                 response_deserializer=allstop_dot_v1_dot_operator__pb2.ReadLogsReply.FromString,
                 _registered_method=True)
+        self.Delete = channel.unary_stream(
+                '/allstop.v1.Operator/Delete',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.DeleteRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.ActionEvent.FromString,
+                _registered_method=True)
+        self.Collect = channel.unary_stream(
+                '/allstop.v1.Operator/Collect',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.CollectRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.ActionEvent.FromString,
+                _registered_method=True)
+        self.Pin = channel.unary_unary(
+                '/allstop.v1.Operator/Pin',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.PinRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.PinReply.FromString,
+                _registered_method=True)
+        self.SetRetention = channel.unary_unary(
+                '/allstop.v1.Operator/SetRetention',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.SetRetentionRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.SetRetentionReply.FromString,
+                _registered_method=True)
+        self.Verify = channel.unary_stream(
+                '/allstop.v1.Operator/Verify',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.VerifyRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.VerifyEvent.FromString,
+                _registered_method=True)
 
 
 class OperatorServicer:
@@ -187,6 +212,39 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Delete(self, request, context):
+        """Delete streams events until the snapshots are gone, or only wait for their store; leaving does not stop it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Collect(self, request, context):
+        """Collect removes what attempts that are over have left in the image stores.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pin(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetRetention(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Verify(self, request, context):
+        """Verify reads every byte of a snapshot again and ends with a whole result; leaving stops it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -254,6 +312,31 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.ReadLogs,
                     request_deserializer=allstop_dot_v1_dot_operator__pb2.ReadLogsRequest.FromString,
                     response_serializer=allstop_dot_v1_dot_operator__pb2.ReadLogsReply.SerializeToString,
+            ),
+            'Delete': grpc.unary_stream_rpc_method_handler(
+                    servicer.Delete,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.DeleteRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.ActionEvent.SerializeToString,
+            ),
+            'Collect': grpc.unary_stream_rpc_method_handler(
+                    servicer.Collect,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.CollectRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.ActionEvent.SerializeToString,
+            ),
+            'Pin': grpc.unary_unary_rpc_method_handler(
+                    servicer.Pin,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.PinRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.PinReply.SerializeToString,
+            ),
+            'SetRetention': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetRetention,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.SetRetentionRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.SetRetentionReply.SerializeToString,
+            ),
+            'Verify': grpc.unary_stream_rpc_method_handler(
+                    servicer.Verify,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.VerifyRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.VerifyEvent.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -607,6 +690,141 @@ class Operator:
             '/allstop.v1.Operator/ReadLogs',
             allstop_dot_v1_dot_operator__pb2.ReadLogsRequest.SerializeToString,
             allstop_dot_v1_dot_operator__pb2.ReadLogsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Delete(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/allstop.v1.Operator/Delete',
+            allstop_dot_v1_dot_operator__pb2.DeleteRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.ActionEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Collect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/allstop.v1.Operator/Collect',
+            allstop_dot_v1_dot_operator__pb2.CollectRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.ActionEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pin(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allstop.v1.Operator/Pin',
+            allstop_dot_v1_dot_operator__pb2.PinRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.PinReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetRetention(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allstop.v1.Operator/SetRetention',
+            allstop_dot_v1_dot_operator__pb2.SetRetentionRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.SetRetentionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Verify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/allstop.v1.Operator/Verify',
+            allstop_dot_v1_dot_operator__pb2.VerifyRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.VerifyEvent.FromString,
             options,
             channel_credentials,
             insecure,

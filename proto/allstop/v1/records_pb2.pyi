@@ -474,7 +474,7 @@ class PhaseTiming(_message.Message):
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., started_ms: _Optional[int] = ..., took_ms: _Optional[int] = ..., slowest: _Optional[str] = ...) -> None: ...
 
 class AttemptRecord(_message.Message):
-    __slots__ = ("attempt", "job", "state", "epoch", "incarnation", "cut", "stop", "target", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "pause_ms", "nodes", "owed", "keep", "world_size", "gpu", "cause")
+    __slots__ = ("attempt", "job", "state", "epoch", "incarnation", "cut", "stop", "target", "deadline_s", "requested_unix_s", "reason", "failure", "timings", "pause_ms", "nodes", "owed", "keep", "world_size", "gpu", "cause", "base")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -495,6 +495,7 @@ class AttemptRecord(_message.Message):
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     attempt: str
     job: str
     state: AttemptState
@@ -515,10 +516,11 @@ class AttemptRecord(_message.Message):
     world_size: int
     gpu: bool
     cause: str
-    def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., owed: _Optional[_Iterable[int]] = ..., keep: _Optional[bool] = ..., world_size: _Optional[int] = ..., gpu: _Optional[bool] = ..., cause: _Optional[str] = ...) -> None: ...
+    base: str
+    def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., owed: _Optional[_Iterable[int]] = ..., keep: _Optional[bool] = ..., world_size: _Optional[int] = ..., gpu: _Optional[bool] = ..., cause: _Optional[str] = ..., base: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s", "stored_bytes", "shared_bytes")
+    __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s", "stored_bytes", "shared_bytes", "stores", "pinned", "pinned_unix_s", "deleting", "damaged", "verified_unix_s")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -532,6 +534,12 @@ class Snapshot(_message.Message):
     COMMITTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORES_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    PINNED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    DELETING_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
+    VERIFIED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     job: str
     epoch: int
@@ -545,7 +553,47 @@ class Snapshot(_message.Message):
     committed_unix_s: float
     stored_bytes: int
     shared_bytes: int
-    def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ...) -> None: ...
+    stores: _containers.RepeatedScalarFieldContainer[str]
+    pinned: str
+    pinned_unix_s: float
+    deleting: str
+    damaged: str
+    verified_unix_s: float
+    def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., stores: _Optional[_Iterable[str]] = ..., pinned: _Optional[str] = ..., pinned_unix_s: _Optional[float] = ..., deleting: _Optional[str] = ..., damaged: _Optional[str] = ..., verified_unix_s: _Optional[float] = ...) -> None: ...
+
+class Retention(_message.Message):
+    __slots__ = ("keep_last", "keep_for_s", "keep_bytes")
+    KEEP_LAST_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FOR_S_FIELD_NUMBER: _ClassVar[int]
+    KEEP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    keep_last: int
+    keep_for_s: float
+    keep_bytes: int
+    def __init__(self, keep_last: _Optional[int] = ..., keep_for_s: _Optional[float] = ..., keep_bytes: _Optional[int] = ...) -> None: ...
+
+class KeptImages(_message.Message):
+    __slots__ = ("place", "digest")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    place: str
+    digest: str
+    def __init__(self, place: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class Cleaned(_message.Message):
+    __slots__ = ("objects", "freed_bytes", "snapshots", "attempts", "unknown", "dry_run")
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    FREED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOTS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    objects: int
+    freed_bytes: int
+    snapshots: _containers.RepeatedScalarFieldContainer[str]
+    attempts: _containers.RepeatedScalarFieldContainer[str]
+    unknown: _containers.RepeatedScalarFieldContainer[str]
+    dry_run: bool
+    def __init__(self, objects: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., snapshots: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[str]] = ..., unknown: _Optional[_Iterable[str]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("worker", "from_node", "from_address", "to_node", "to_address", "why", "devices")
@@ -682,18 +730,20 @@ class OldWorker(_message.Message):
     def __init__(self, node: _Optional[str] = ..., worker: _Optional[int] = ...) -> None: ...
 
 class JobRecord(_message.Message):
-    __slots__ = ("job", "workers", "world_size", "incarnation", "latest")
+    __slots__ = ("job", "workers", "world_size", "incarnation", "latest", "retention")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_FIELD_NUMBER: _ClassVar[int]
     job: str
     workers: int
     world_size: int
     incarnation: int
     latest: str
-    def __init__(self, job: _Optional[str] = ..., workers: _Optional[int] = ..., world_size: _Optional[int] = ..., incarnation: _Optional[int] = ..., latest: _Optional[str] = ...) -> None: ...
+    retention: Retention
+    def __init__(self, job: _Optional[str] = ..., workers: _Optional[int] = ..., world_size: _Optional[int] = ..., incarnation: _Optional[int] = ..., latest: _Optional[str] = ..., retention: _Optional[_Union[Retention, _Mapping]] = ...) -> None: ...
 
 class Lap(_message.Message):
     __slots__ = ("part", "took_ms")

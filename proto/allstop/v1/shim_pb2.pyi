@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ShimMessage(_message.Message):
-    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting")
+    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting", "done", "doing")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,8 @@ class ShimMessage(_message.Message):
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     MEETING_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    DOING_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     result: OrderResult
@@ -30,7 +32,9 @@ class ShimMessage(_message.Message):
     results: OrderResults
     log: LogAnswer
     meeting: Meeting
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ...) -> None: ...
+    done: StoreTaskResult
+    doing: StoreTaskProgress
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., done: _Optional[_Union[StoreTaskResult, _Mapping]] = ..., doing: _Optional[_Union[StoreTaskProgress, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("facts", "highest_epoch", "workers", "session", "number")
@@ -91,7 +95,7 @@ class Progress(_message.Message):
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log", "meeting")
+    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log", "meeting", "task")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +105,7 @@ class CoordinatorMessage(_message.Message):
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     MEETING_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     order: Order
     fenced: Fenced
@@ -110,7 +115,94 @@ class CoordinatorMessage(_message.Message):
     orders: Orders
     log: LogQuestion
     meeting: Meeting
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ...) -> None: ...
+    task: StoreTask
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., task: _Optional[_Union[StoreTask, _Mapping]] = ...) -> None: ...
+
+class StoreTask(_message.Message):
+    __slots__ = ("epoch", "task", "job", "deadline_ms", "list", "collect", "verify", "cancel")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    COLLECT_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    task: str
+    job: str
+    deadline_ms: int
+    list: ListAttempts
+    collect: CollectAttempts
+    verify: VerifyImages
+    cancel: CancelTask
+    def __init__(self, epoch: _Optional[int] = ..., task: _Optional[str] = ..., job: _Optional[str] = ..., deadline_ms: _Optional[int] = ..., list: _Optional[_Union[ListAttempts, _Mapping]] = ..., collect: _Optional[_Union[CollectAttempts, _Mapping]] = ..., verify: _Optional[_Union[VerifyImages, _Mapping]] = ..., cancel: _Optional[_Union[CancelTask, _Mapping]] = ...) -> None: ...
+
+class ListAttempts(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CollectAttempts(_message.Message):
+    __slots__ = ("dead", "keep", "dry_run")
+    DEAD_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    dead: _containers.RepeatedScalarFieldContainer[str]
+    keep: _containers.RepeatedCompositeFieldContainer[_records_pb2.KeptImages]
+    dry_run: bool
+    def __init__(self, dead: _Optional[_Iterable[str]] = ..., keep: _Optional[_Iterable[_Union[_records_pb2.KeptImages, _Mapping]]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class VerifyImages(_message.Message):
+    __slots__ = ("images", "others")
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    images: _records_pb2.KeptImages
+    others: _containers.RepeatedCompositeFieldContainer[_records_pb2.KeptImages]
+    def __init__(self, images: _Optional[_Union[_records_pb2.KeptImages, _Mapping]] = ..., others: _Optional[_Iterable[_Union[_records_pb2.KeptImages, _Mapping]]] = ...) -> None: ...
+
+class CancelTask(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StoreTaskResult(_message.Message):
+    __slots__ = ("epoch", "task", "failure", "attempts", "objects", "freed_bytes", "damage")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    FREED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    task: str
+    failure: _records_pb2.Failure
+    attempts: _containers.RepeatedScalarFieldContainer[str]
+    objects: int
+    freed_bytes: int
+    damage: _containers.RepeatedCompositeFieldContainer[ImageDamage]
+    def __init__(self, epoch: _Optional[int] = ..., task: _Optional[str] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., attempts: _Optional[_Iterable[str]] = ..., objects: _Optional[int] = ..., freed_bytes: _Optional[int] = ..., damage: _Optional[_Iterable[_Union[ImageDamage, _Mapping]]] = ...) -> None: ...
+
+class StoreTaskProgress(_message.Message):
+    __slots__ = ("task", "done_bytes", "total_bytes")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    DONE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    done_bytes: int
+    total_bytes: int
+    def __init__(self, task: _Optional[str] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+
+class ImageDamage(_message.Message):
+    __slots__ = ("name", "what", "file", "sharers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    SHARERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    what: str
+    file: str
+    sharers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., what: _Optional[str] = ..., file: _Optional[str] = ..., sharers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "coordinator", "report_interval_ms")

@@ -44,7 +44,7 @@ class Guarded:
         try:
             request = getattr(operator_pb2, REQUESTS[name])()
             answer = getattr(stub, name)(request, timeout=20)
-            if name in ("Checkpoint", "Restore", "Watch"):
+            if name in STREAMS:
                 async for _ in answer:
                     break
             else:
@@ -70,8 +70,18 @@ REQUESTS = {
     "SetPolicy": "SetPolicyRequest",
     "GetPolicy": "GetPolicyRequest",
     "GetStory": "GetStoryRequest",
+    "Delete": "DeleteRequest",
+    "Collect": "CollectRequest",
+    "Pin": "PinRequest",
+    "SetRetention": "SetRetentionRequest",
+    "Verify": "VerifyRequest",
 }
-ACTS = ("Checkpoint", "Restore", "Abort", "ReadLogs", "SetPolicy")
+STREAMS = ("Checkpoint", "Restore", "Watch", "Delete", "Collect", "Verify")
+LOOKS = (
+    *("Watch", "PlanRestore", "ListJobs", "ListNodes", "ListSnapshots", "Show"),
+    *("GetPolicy", "GetStory"),
+)
+ACTS = tuple(name for name in REQUESTS if name not in LOOKS)
 
 
 @pytest_asyncio.fixture(scope="module")

@@ -68,7 +68,8 @@ def test_jobs(cli: Cli, operator: FakeOperator) -> None:
 
     [view] = cli("-o", "json", "jobs").json
     assert view["job"] == {
-        "job": "llm", "workers": 2, "world_size": 4, "incarnation": 0, "latest": "llm-1"
+        "job": "llm", "workers": 2, "world_size": 4, "incarnation": 0, "latest": "llm-1",
+        "retention": None,
     }  # fmt: skip
     assert view["step"] == 2**40
     assert view["workers"][0]["state"] == "running"

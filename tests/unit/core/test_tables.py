@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core import checkpoint, events, restore
+from coordinator.core import checkpoint, cleaning, events, restore
 from coordinator.core.action import Action, Member
 from coordinator.core.attempt import Attempt
+from coordinator.core.cleaning import Cleaning, CleaningState
 from coordinator.core.diagrams import page
 from coordinator.core.errors import BugError, IllegalEvent
 from coordinator.core.model import AttemptState, RestoreState
@@ -58,7 +59,24 @@ def test_every_state_has_a_row_for_every_trouble_and_a_way_to_its_end(
     assert reached == set(states)
 
 
-@pytest.mark.parametrize("table", [checkpoint.TRANSITIONS, restore.TRANSITIONS])
+def test_every_state_of_a_cleaning_has_a_row_for_everything_and_a_way_to_its_end() -> None:
+    table = cleaning.TRANSITIONS
+    assert set(table) == set(CleaningState)
+    kinds = set(table[CleaningState.LISTING])
+    assert {events.NodeLost, events.NodeLeft, events.TimePassed, events.StoreRefused} <= kinds
+    reached, todo = set(), [CleaningState.MARKING]
+    while todo:
+        state = todo.pop()
+        reached.add(state)
+        assert set(table[state]) == (set() if state in Cleaning.ENDS else kinds)
+        for row in table[state].values():
+            todo += [s for s in getattr(row, "to", ()) if s not in reached]
+    assert reached == set(CleaningState)
+
+
+@pytest.mark.parametrize(
+    "table", [checkpoint.TRANSITIONS, restore.TRANSITIONS, cleaning.TRANSITIONS]
+)
 def test_whatever_is_ignored_has_a_reason(table: Table[StrEnum]) -> None:
     for rows in table.values():
         assert all(row.reason for row in rows.values() if isinstance(row, Ignored))

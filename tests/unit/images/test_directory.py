@@ -390,3 +390,21 @@ def test_names_that_are_no_directories(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadRequest):
         Staging(tmp_path, "n0").place(name, 0, "a1")
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("away", ["unmounted", "another", "gone"])
+async def test_a_store_that_is_not_there_is_not_empty(
+    real: DirectoryStore, staged: Path, tmp_path: Path, away: str
+) -> None:
+    """What is listed there decides what is deleted: nothing mounted must not look like nothing."""
+    await put(real, staged)
+    assert await real.actions("llm", deadline_s=5.0) == ("a1",)
+    real.root.rename(tmp_path / "elsewhere")
+    if away == "unmounted":
+        real.root.mkdir()
+    elif away == "another":
+        DirectoryStore(real.root)
+    with pytest.raises(DriverError):
+        await real.actions("llm", deadline_s=5.0)
+    with pytest.raises(DriverError):
+        await real.collect("llm", ["a1"], (), dry_run=True, deadline_s=5.0)

@@ -9,6 +9,7 @@ from allstop.v1 import carrier_pb2, shim_pb2
 from coordinator.codec import to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, Fenced, LinkError
+from coordinator.core.kept import KeptImages
 from coordinator.core.model import Phase
 from coordinator.link import wire
 from coordinator.link.hub import Branch, Hub
@@ -317,3 +318,68 @@ async def test_a_carrier_of_the_leaders_own_process_is_not_heard_over_the_networ
         hub.join("a", "s", FakeDownlink())
     assert hub.nodes == ("node-1",)
     assert [type(event).__name__ for event in told] == ["NodeAttached"]
+
+
+# -- tasks about image stores ----------------------------------------------------------------------
+
+
+def done(task: str, **more: Any) -> shim_pb2.StoreTaskResult:
+    return shim_pb2.StoreTaskResult(epoch=5, task=task, **more)
+
+
+async def test_a_task_goes_out_and_its_answer_is_the_cores() -> None:
+    hub, told = hub_with_log()
+    branch, down = joined(hub)
+    attach(hub, branch, 1, "n0")
+    assert hub.task(commands.SendTask("n0", 5, "t1", "llm", 2.0, dead=("a1",)))
+    assert not hub.task(commands.SendTask("n9", 5, "t2", "llm", 2.0))
+    hub.flush()
+    assert down.kinds() == [("task", [1])]
+    sent = down.sent[0].deliveries[0].message.task
+    assert (sent.WhichOneof("what"), list(sent.collect.dead)) == ("collect", ["a1"])
+    say(hub, branch, 1, done=done("t1", objects=3))
+    assert told[-1] == events.TaskAnswered(5, "n0", "t1", objects=3)
+
+
+async def test_a_task_that_is_too_large_is_answered_at_once() -> None:
+    hub, told = hub_with_log()
+    branch, down = joined(hub)
+    attach(hub, branch, 1, "n0")
+    keep = tuple(KeptImages(f"llm/a1/{number}", "d" * 200) for number in range(70_000))
+    hub.task(commands.SendTask("n0", 5, "t1", "llm", 2.0, ("a1",), keep))
+    assert isinstance(told[-1], events.TaskAnswered)
+    assert "has too many snapshots" in told[-1].failure.advice  # type: ignore[union-attr]
+    hub.flush()
+    assert down.kinds() == []
+
+
+@pytest.mark.parametrize("how", ["answered", "lost", "cancelled"])
+async def test_a_verification_waits_for_its_node(how: str) -> None:
+    hub, told = hub_with_log()
+    branch, down = joined(hub)
+    attach(hub, branch, 1, "n0")
+    moved: list[tuple[int, int]] = []
+    images = KeptImages("llm/a1/0", "d")
+    asking = asyncio.create_task(
+        hub.verifications.ask(
+            "n0", "v1", "llm", images, (), progress=lambda *at: moved.append(at), deadline_s=5.0
+        )
+    )
+    await asyncio.sleep(0)
+    say(hub, branch, 1, doing=shim_pb2.StoreTaskProgress(task="v1", done_bytes=1, total_bytes=2))
+    if how == "answered":
+        say(hub, branch, 1, done=done("v1"))
+        assert await asking == done("v1")
+    elif how == "lost":
+        hub.take(
+            branch, carrier_pb2.CarrierMessage(said=[carrier_pb2.Said(attachment=1, lost="x")])
+        )
+        assert await asking is None
+    else:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        hub.flush()
+        last = down.sent[-1].deliveries[-1].message.task
+        assert last.HasField("cancel")
+    assert moved == [(1, 2)]
+    assert not any(isinstance(event, events.TaskAnswered) for event in told)

@@ -1,0 +1,1 @@
+"""Snapshots that are deleted, collected and verified by real coordinators over a real etcd."""
