@@ -1,0 +1,120 @@
+"""A small tree with one of everything that images can hold: `many.py DIRECTORY STEP`.
+
+Root with threads and an own of each kind of descriptor, a child with another session, a zombie.
+When all is made the pids are written to DIRECTORY/ready; then it sleeps.
+"""
+
+import ctypes
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+PAGES = 64
+KEPT: list[object] = []
+
+
+def memory(directory: Path, step: int) -> None:
+    """Pages that are told apart: written ones, zero ones, shared ones, those of files."""
+    written = mmap.mmap(-1, PAGES * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(PAGES):
+        text = b"step %d page %d" % (step if page < 8 else 0, page)  # eight differ between steps
+        written[page * mmap.PAGESIZE : page * mmap.PAGESIZE + len(text)] = text
+    zeros = mmap.mmap(-1, PAGES * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(PAGES):
+        assert zeros[page * mmap.PAGESIZE] == 0  # read, never written
+    together = mmap.mmap(-1, PAGES * mmap.PAGESIZE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+    together[:5] = b"hello"
+    data = open(directory / "data", "w+b")  # noqa: SIM115
+    data.truncate(PAGES * mmap.PAGESIZE)
+    mapped = mmap.mmap(data.fileno(), 0)
+    mapped[:4] = b"page"
+    segment = os.open(f"/dev/shm/{directory.name}.{os.getpid()}", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(segment, PAGES * mmap.PAGESIZE)
+    in_shm = mmap.mmap(segment, 0)
+    os.close(segment)
+    os.unlink(f"/dev/shm/{directory.name}.{os.getpid()}")
+    in_shm[:6] = b"in shm"
+    KEPT.extend((written, zeros, together, data, mapped, in_shm))
+
+
+def sockets(directory: Path) -> None:
+    """TCP listening and connected, UDP, unix with a name, without, and as a pair."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    client.sendall(b"not read yet")
+    six = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    datagrams.bind(("127.0.0.1", 0))
+    named = socket.socket(socket.AF_UNIX)
+    named.bind(str(directory / "socket"))
+    named.listen()
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    KEPT.extend((listener, client, server, six, datagrams, named, left, right))
+
+
+def files(directory: Path) -> None:
+    """Regular, deleted, append, directory, pipe, FIFO, eventfd, epoll, timerfd, memfd."""
+    log = open(directory / "log", "ab", buffering=0)  # noqa: SIM115
+    log.write(b"some words\n")
+    gone = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+    gone.write(b"deleted and open")
+    gone.flush()
+    os.mkfifo(directory / "fifo")
+    fifo = os.open(directory / "fifo", os.O_RDWR)
+    reading, writing = os.pipe()
+    counter = os.eventfd(5)
+    poll = select.epoll()
+    poll.register(reading, select.EPOLLIN)
+    libc = ctypes.CDLL(None)
+    timer = libc.timerfd_create(time.CLOCK_MONOTONIC, 0)
+    memory_file = os.memfd_create("scratch")
+    os.write(memory_file, b"in memory")
+    folder = os.open(directory, os.O_RDONLY)
+    KEPT.extend((log, gone, fifo, reading, writing, counter, poll, timer, memory_file, folder))
+
+
+def wait_for_ever() -> None:
+    while True:
+        time.sleep(600)
+
+
+def child(directory: Path) -> int:
+    """Another session, two threads, its own file; its end of a pipe comes from the parent."""
+    pid = os.fork()
+    if pid:
+        return pid
+    os.setsid()
+    KEPT.append(open(directory / "of the child", "w"))  # noqa: SIM115
+    threading.Thread(target=wait_for_ever, daemon=True, name="second").start()
+    wait_for_ever()
+    raise SystemExit
+
+
+def main() -> None:
+    directory, step = Path(sys.argv[1]), int(sys.argv[2])
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    memory(directory, step)
+    sockets(directory)
+    files(directory)
+    pids = [os.getpid(), child(directory)]
+    zombie = os.fork()
+    if not zombie:
+        os._exit(3)
+    os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+    for name in ("reader", "writer", "timer"):
+        threading.Thread(target=wait_for_ever, daemon=True, name=name).start()
+    ready = directory / "ready.new"
+    ready.write_text(" ".join(str(pid) for pid in (*pids, zombie)))
+    ready.rename(directory / "ready")
+    wait_for_ever()
+
+
+main()
