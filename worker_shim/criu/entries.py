@@ -6,7 +6,6 @@ Numbers of fields are those of CRIU's `images/*.proto`.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -57,8 +56,8 @@ class Entry:
         return found[-1].raw
 
     def text(self, number: int) -> str:
-        """A string, which may be a path and then need not be Unicode."""
-        return os.fsdecode(self.raw(number))
+        """A string to show; what of a path is no Unicode is written as \\xNN."""
+        return self.raw(number).decode(errors="backslashreplace")
 
     def inner(self, number: int) -> Entry | None:
         """The message in a field; None when it is not there."""

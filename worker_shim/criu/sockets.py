@@ -7,7 +7,6 @@ CRIU's `images/sk-inet.proto`, `sk-unix.proto`, `sk-netlink.proto`, `sk-packet.p
 
 from __future__ import annotations
 
-import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,11 +80,11 @@ def unix_socket(entry: Entry) -> Socket:
     kind, state = entry.number(UNIX_TYPE), entry.number(UNIX_STATE)
     name = entry.raw(UNIX_NAME)
     abstract = name.startswith(b"\0")
-    text = "@" + os.fsdecode(name[1:]).rstrip("\0") if abstract else os.fsdecode(name).rstrip("\0")
+    text = name.lstrip(b"\0").rstrip(b"\0").decode(errors="backslashreplace")
     return Socket(
         protocol=UNIX_TYPES.get(kind, f"unix type {kind}"),
         state=STATES.get(state, f"state {state}"),
-        local=text,
+        local=f"@{text}" if abstract else text,
         remote="",
         inode=entry.number(UNIX_INODE),
         peer=entry.number(UNIX_PEER),
