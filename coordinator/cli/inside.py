@@ -18,7 +18,7 @@ from worker_shim.criu.processes import children_of
 from worker_shim.reading.worker import ProcessView, WorkerView, totals
 
 CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-COMMAND_CHARS = 100
+COMMAND_CHARS = 100  # of a longer one beginning and end
 
 
 def worker_view(view: WorkerView, *, areas: bool = False) -> Group:
@@ -43,6 +43,13 @@ def exported_view(written: Iterable[Mapping[str, object]]) -> Table:
 def printed(text: str) -> str:
     """A text of the job's own, which must not steer a terminal."""
     return text.translate(CONTROL)
+
+
+def shortened(command: str) -> str:
+    """The program and the last arguments tell processes apart best."""
+    if len(command) <= COMMAND_CHARS:
+        return command
+    return f"{command[: COMMAND_CHARS // 3]} … {command[-(COMMAND_CHARS * 2 // 3 - 3) :]}"
 
 
 def _head(view: WorkerView) -> Table:
@@ -72,7 +79,7 @@ def _tree(view: WorkerView) -> Table:
             command += f" ({process.state})"
         rows.add_row(
             str(process.pid),
-            "  " * depth + command[:COMMAND_CHARS],
+            "  " * depth + shortened(command),
             str(rank.rank) if rank else "-",
             str(rank.boundary) if rank and rank.boundary >= 0 else "-",
             str(len(process.threads)),

@@ -97,9 +97,12 @@ def read_memory(images: Path, pid: int, files: Mapping[int, HeldFile]) -> Memory
     )
 
 
-def read_segments(images: Path, memories: Iterable[Memory]) -> tuple[Segment, ...]:
-    """The shared memory of these address spaces, each once."""
-    names = {area.segment: area.name for memory in memories for area in memory.areas}
+def read_segments(
+    images: Path, memories: Iterable[Memory], files: Mapping[int, HeldFile]
+) -> tuple[Segment, ...]:
+    """The shared memory that is mapped or open, each once; raises DriverError as `read_memory`."""
+    names = {file.segment: file.name for file in files.values()}
+    names |= {area.segment: area.name for memory in memories for area in memory.areas}
     names.pop(0, None)
     return tuple(
         Segment(number, names[number], read_page_table(images, f"shmem-{number}").size_bytes)

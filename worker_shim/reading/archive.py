@@ -74,7 +74,7 @@ def write_archive(
             advice="the tar of a worker is as large as its images",
         ) from error
     finally:
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # the tar has its own name by now, or the error is told
             partial.unlink()
     return whole
 

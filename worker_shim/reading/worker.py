@@ -90,7 +90,7 @@ def read_worker(
     return WorkerView(
         worker=worker,
         processes=views,
-        segments=read_segments(images, [view.memory for view in views]),
+        segments=read_segments(images, [view.memory for view in views], files),
         frozen_us=read_dump_stats(images)[0],
         image_bytes=sum(listed(images).values()),
         kept=manifest.open_files if manifest is not None else (),

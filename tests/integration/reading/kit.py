@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from tests.integration.criu.kit import until
 from worker_shim.criu.driver import CriuDriver
@@ -69,32 +70,58 @@ class Dumped:
     seen: dict[int, Seen]
     root: int
     child: int
-    zombie: int
+    zombie: int  # 0: none
 
 
-def dump_many(directory: Path, images: Path, criu: str, *, step: int = 1) -> Dumped:
-    """Start the tree, stop it, look at it, dump it, kill it."""
-    directory.mkdir(parents=True)
-    with open(directory / "out", "ab") as out:
-        tree = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(directory), str(step)],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/",
-        )  # fmt: skip
-    pids = [tree.pid]
-    try:
-        until(lambda: (directory / "ready").exists() or tree.poll() is not None, "the tree")
-        pids = [int(pid) for pid in (directory / "ready").read_text().split()]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        until(lambda: set(states(pids).values()) <= set("TZ"), "it stands still")
-        seen = {pid: look(pid) for pid in pids}
-        driver = CriuDriver(CommandRunner(), program=criu)
-        asyncio.run(driver.dump(tree.pid, images, deadline_s=DUMP_S))
-    finally:
-        for pid in reversed(pids):
+class Many:
+    """The tree while it runs; use it as a context manager."""
+
+    def __init__(self, directory: Path, criu: str, *, zombie: bool = True) -> None:
+        """Start it and wait until it has everything."""
+        directory.mkdir(parents=True)
+        self.directory = directory
+        self._driver = CriuDriver(CommandRunner(), program=criu)
+        more = ["zombie"] if zombie else []
+        with open(directory / "out", "ab") as out:
+            self._root = subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(directory), *more],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/",
+            )  # fmt: skip
+        self.pids = [self._root.pid]
+        self._await("ready")
+        self.pids = [int(pid) for pid in (directory / "ready").read_text().split()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in reversed(self.pids):
             os.kill(pid, signal.SIGKILL)
-        tree.wait(10)
-    return Dumped(images, directory, seen, *pids)
+        self._root.wait(10)
+
+    def dump(self, images: Path) -> Dumped:
+        """Stop it, look at it, dump it; it stays stopped."""
+        self._tell(signal.SIGSTOP)
+        until(lambda: set(states(self.pids).values()) <= set("TZ"), "it stands still")
+        seen = {pid: look(pid) for pid in self.pids}
+        asyncio.run(self._driver.dump(self._root.pid, images, deadline_s=DUMP_S))
+        root, child, *dead = self.pids
+        return Dumped(images, self.directory, seen, root, child, dead[0] if dead else 0)
+
+    def step(self) -> None:
+        """Let it go on and take the step in which it changes what it has."""
+        self._tell(signal.SIGCONT)
+        os.kill(self._root.pid, signal.SIGUSR1)
+        self._await("stepped")
+
+    def _tell(self, what: signal.Signals) -> None:
+        for pid in self.pids:
+            os.kill(pid, what)
+
+    def _await(self, name: str) -> None:
+        path = self.directory / name
+        until(lambda: path.exists() or self._root.poll() is not None, f"the tree is {name}")
+        assert self._root.poll() is None, (self.directory / "out").read_text()
 
 
 def look(pid: int) -> Seen:

@@ -1,7 +1,8 @@
-"""A small tree with one of everything that images can hold: `many.py DIRECTORY STEP`.
+"""A small tree with one of everything that images can hold: `many.py DIRECTORY [zombie]`.
 
 Root with threads and an own of each kind of descriptor, a child with another session, a zombie.
-When all is made the pids are written to DIRECTORY/ready; then it sleeps.
+When all is made the pids are written to DIRECTORY/ready; then it sleeps. At SIGUSR1 it takes a
+step: writes memory, closes a connection, opens a file; then there is DIRECTORY/stepped.
 """
 
 import ctypes
@@ -20,12 +21,16 @@ PAGES = 64
 KEPT: list[object] = []
 
 
-def memory(directory: Path, step: int) -> None:
+def write(written: mmap.mmap, pages: range, step: int) -> None:
+    for page in pages:
+        text = b"step %d page %d" % (step, page)
+        written[page * mmap.PAGESIZE : page * mmap.PAGESIZE + len(text)] = text
+
+
+def memory(directory: Path) -> mmap.mmap:
     """Pages that are told apart: written ones, zero ones, shared ones, those of files."""
     written = mmap.mmap(-1, PAGES * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    for page in range(PAGES):
-        text = b"step %d page %d" % (step if page < 8 else 0, page)  # eight differ between steps
-        written[page * mmap.PAGESIZE : page * mmap.PAGESIZE + len(text)] = text
+    write(written, range(PAGES), 1)
     zeros = mmap.mmap(-1, PAGES * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for page in range(PAGES):
         assert zeros[page * mmap.PAGESIZE] == 0  # read, never written
@@ -41,10 +46,11 @@ def memory(directory: Path, step: int) -> None:
     os.close(segment)
     os.unlink(f"/dev/shm/{directory.name}.{os.getpid()}")
     in_shm[:6] = b"in shm"
-    KEPT.extend((written, zeros, together, data, mapped, in_shm))
+    KEPT.extend((zeros, together, data, mapped, in_shm))
+    return written
 
 
-def sockets(directory: Path) -> None:
+def sockets(directory: Path) -> list[socket.socket]:
     """TCP listening and connected, UDP, unix with a name, without, and as a pair."""
     listener = socket.create_server(("127.0.0.1", 0))
     client = socket.create_connection(listener.getsockname())
@@ -57,7 +63,8 @@ def sockets(directory: Path) -> None:
     named.bind(str(directory / "socket"))
     named.listen()
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    KEPT.extend((listener, client, server, six, datagrams, named, left, right))
+    KEPT.extend((listener, six, datagrams, named, left, right))
+    return [client, server]
 
 
 def files(directory: Path) -> None:
@@ -99,22 +106,37 @@ def child(directory: Path) -> int:
 
 
 def main() -> None:
-    directory, step = Path(sys.argv[1]), int(sys.argv[2])
+    directory = Path(sys.argv[1])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    memory(directory, step)
-    sockets(directory)
+    written = memory(directory)
+    connection = sockets(directory)
     files(directory)
     pids = [os.getpid(), child(directory)]
-    zombie = os.fork()
-    if not zombie:
-        os._exit(3)
-    os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+    if "zombie" in sys.argv:
+        zombie = os.fork()
+        if not zombie:
+            os._exit(3)
+        os.waitid(os.P_PID, zombie, os.WEXITED | os.WNOWAIT)
+        pids.append(zombie)
+    # Waited for, not handled: a system call that a dump interrupts begins anew behind a handler.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     for name in ("reader", "writer", "timer"):
         threading.Thread(target=wait_for_ever, daemon=True, name=name).start()
-    ready = directory / "ready.new"
-    ready.write_text(" ".join(str(pid) for pid in (*pids, zombie)))
-    ready.rename(directory / "ready")
+    tell(directory / "ready", " ".join(str(pid) for pid in pids))
+    signal.sigwait({signal.SIGUSR1})
+    write(written, range(8), 2)
+    connection.pop().close()
+    KEPT.append(open(directory / "of the step", "w"))  # noqa: SIM115
+    KEPT.append(mmap.mmap(-1, 3 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    threading.Thread(target=wait_for_ever, daemon=True).start()
+    tell(directory / "stepped", "")
     wait_for_ever()
+
+
+def tell(path: Path, text: str) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text)
+    new.rename(path)
 
 
 main()
