@@ -90,12 +90,16 @@ def write_image(path: Path, image: ImageFile) -> None:
     """
     new = path.with_name(path.name + ".new")
     with open(new, "wb", opener=_private) as out:
-        out.write(HEADER.pack(*image.magics))
-        out.writelines(_framed(image.entries))
+        out.write(encoded(image))
         out.flush()
         os.fsync(out.fileno())
     os.replace(new, path)
     sync_directory(path.parent)
+
+
+def encoded(image: ImageFile) -> bytes:
+    """The bytes of an image file."""
+    return HEADER.pack(*image.magics) + b"".join(_framed(image.entries))
 
 
 def sync_directory(directory: Path) -> None:

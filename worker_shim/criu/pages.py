@@ -13,13 +13,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker_shim.criu.entries import Entry, damaged, read_entries
-from worker_shim.criu.image_file import PAGEMAP_MAGIC, unreadable
+from worker_shim.criu.image_file import (
+    PAGEMAP_MAGIC,
+    ImageFile,
+    encoded,
+    read_image,
+    unreadable,
+)
+from worker_shim.criu.images import first
+from worker_shim.criu.wire import WireError, number_field, read_message, write_message
 
 HEAD_PAGES = 1
 RUN_ADDRESS, RUN_PAGES_OLD, RUN_IN_PARENT, RUN_FLAGS, RUN_PAGES = 1, 2, 3, 4, 5
 IN_PARENT, PRESENT = 1 << 0, 1 << 2
 PAGE_BYTES = 4096  # the smallest; others are found out by the size of the file
 READ_BYTES = 1 << 20
+OLD_PAGES_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -117,6 +126,30 @@ def read_page_table(images: Path, owner: str) -> PageTable:
             runs.append(Run(address, size, offset))
         offset += size
     return PageTable(path, pages, page_bytes, tuple(runs))
+
+
+def for_old_readers(path: Path) -> bytes:
+    """A pagemap that counts pages in the field of before CRIU 4.2 too, which 4.2 leaves at zero.
+
+    CRIU itself reads that field only where the newer one is not there. Raises DriverError.
+    """
+    image = read_image(path, PAGEMAP_MAGIC)
+    try:
+        runs = tuple(_counted_twice(raw) for raw in image.entries[1:])
+    except WireError as error:
+        raise damaged(path, str(error)) from error
+    return encoded(ImageFile(image.magics, (*image.entries[:1], *runs)))
+
+
+def _counted_twice(raw: bytes) -> bytes:
+    fields = tuple(read_message(raw))
+    count = first(fields, RUN_PAGES)
+    if not count or count > OLD_PAGES_MAX:
+        return raw
+    return write_message(
+        number_field(RUN_PAGES_OLD, count) if field.number == RUN_PAGES_OLD else field
+        for field in fields
+    )
 
 
 def _count(entry: Entry) -> int:

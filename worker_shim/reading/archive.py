@@ -7,7 +7,8 @@
 
 The layout is that of podman, as `checkpointctl` reads it (its `lib/metadata.go`). It can be looked
 at with their tools; a container it is not, and no engine can start it: a worker's root file system
-is its node's. Equal snapshots give equal tars.
+is its node's. Equal snapshots give equal tars. The images are the very bytes of the store but for
+the pagemaps, in which the tools of today look for counts in a field that CRIU 4.2 leaves at zero.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from coordinator.core.errors import SetupError
 from coordinator.core.model import Snapshot
+from worker_shim.criu.pages import for_old_readers
 from worker_shim.images import manifest as manifests
 from worker_shim.images.staging import FILES, listed
 from worker_shim.reading.annotations import annotations_of
@@ -32,6 +34,7 @@ from worker_shim.reading.source import Held
 from worker_shim.reading.worker import WorkerView, images_in
 
 CONFIG, SPEC, CHECKPOINT, OURS = "config.dump", "spec.dump", "checkpoint", "allstop"
+PAGEMAP = "pagemap-"
 AT_THE_TOP = ("stats-dump", "dump.log")
 OCI_VERSION = "1.0.2"
 COPY_BYTES = 1 << 20
@@ -65,6 +68,10 @@ def write_archive(
                 _add(tar, name, len(content), io.BytesIO(content), moment)
             _add_directory(tar, CHECKPOINT, moment)
             for name, path in _copied(held):
+                if Path(name).name.startswith(PAGEMAP):
+                    content = for_old_readers(path)
+                    _add(tar, name, len(content), io.BytesIO(content), moment)
+                    continue
                 with open(path, "rb") as source:
                     _add(tar, name, os.fstat(source.fileno()).st_size, source, moment)
         os.replace(partial, whole)

@@ -87,7 +87,8 @@ def test_checkpointctl_reads_it(
         assert process["pid"] == pid
         assert process["command"] == seen[pid].status["Name"]
         assert process["cmdline"].split() == list(seen[pid].command)
-        assert len(process["open_sockets"]) == 8
+    for found in one["sockets"]:
+        assert len(found["open_sockets"]) == 8
     tree = checkpointctl("inspect", "--all", tar)
     assert f"allstop.gpu.0.uuid: {GPU.uuid}" in tree
     assert f"allstop.gpu.pids: {steps[0].child}" in tree
@@ -95,8 +96,11 @@ def test_checkpointctl_reads_it(
     assert "org.criu.checkpoint.engine.name: allstop" in tree
     assert re.search(r"Memory pages size: \d+\.\d MiB", tree)
     assert str(steps[0].directory / "log") in tree
-    memory = checkpointctl("memparse", tar)
-    assert str(steps[0].root) in memory
+    rows = [line.split() for line in checkpointctl("memparse", tar).splitlines()]
+    for each in view.processes:
+        own = sum(area.dumped_bytes for area in each.memory.areas if not area.segment)
+        [row] = [row for row in rows if row[:1] == [str(each.process.pid)]]
+        assert row[2:4] == [f"{own / (1 << 20):.1f}", "MiB"]
 
 
 def test_what_is_in_it(
@@ -112,7 +116,9 @@ def test_what_is_in_it(
     assert {"stats-dump", "dump.log", "checkpoint"} <= set(names)
     for image in steps[0].images.iterdir():
         top = image.name in ("stats-dump", "dump.log")
-        assert read[image.name if top else f"checkpoint/{image.name}"] == image.read_bytes()
+        content = read[image.name if top else f"checkpoint/{image.name}"]
+        if not image.name.startswith("pagemap-"):
+            assert content == image.read_bytes()
     assert read["allstop/files/file-0"] == b"kept words\n"
     assert json.loads(read["allstop/snapshot.json"])["workers"][0]["node"] == "node-0"
     assert json.loads(read["allstop/manifest.json"])["job"] == "llm"
