@@ -58,11 +58,10 @@ def write_archive(
     try:
         with (
             open(partial, "wb", opener=_private) as out,
-            tarfile.open(
-                fileobj=out, mode="w", format=tarfile.PAX_FORMAT, dereference=True,
-                copybufsize=COPY_BYTES,
+            tarfile.TarFile(
+                fileobj=out, mode="w", format=tarfile.PAX_FORMAT, copybufsize=COPY_BYTES
             ) as tar,
-        ):  # fmt: skip
+        ):
             moment = int(snapshot.committed_unix_s) if snapshot else 0
             for name, content in _written(held, view, snapshot, version):
                 _add(tar, name, len(content), io.BytesIO(content), moment)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.errors import AllstopError, BadRequest, DriverError
+from coordinator.core.errors import AllstopError, BadRequest, DriverError, SetupError
 from worker_shim.files.port import OpenFile
 from worker_shim.images import copying, manifest, priority
 from worker_shim.images.directory import DirectoryStore
 from worker_shim.images.fake import FakeImageStore
+from worker_shim.images.opening import open_store
 from worker_shim.images.port import ImageStore, Manifest
 from worker_shim.images.staging import Staging
 
@@ -388,3 +389,12 @@ def test_names_that_are_no_directories(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadRequest):
         Staging(tmp_path, "n0").place(name, 0, "a1")
     shutil.rmtree(tmp_path)
+
+
+def test_a_store_is_opened_by_its_name_and_not_made_by_looking(tmp_path: Path) -> None:
+    where = tmp_path / "store"
+    with pytest.raises(SetupError, match="is no image store"):
+        open_store(str(where), make=False)
+    assert not where.exists()
+    made = open_store(str(where), "n0")
+    assert open_store(str(where), make=False).identity == made.identity
