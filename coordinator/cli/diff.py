@@ -78,7 +78,7 @@ def diff(
             )
             for name in (before, after)
         ]
-        found = _by_images(sides[0], sides[1], worker, pages=pages)
+        found = _by_images(output, sides[0], sides[1], worker, pages=pages)
     output.emit(found, lambda: Group(*(diff_view(each, everything=everything) for each in found)))
 
 
@@ -89,17 +89,19 @@ def _by_records(output: Output, before: str, after: str, only: int | None) -> li
         {each.worker: each for each in snapshot_of(output, name).workers}
         for name in (before, after)
     )
-    numbers = _both(tuple(old), tuple(new), only)
+    numbers = _both(output, tuple(old), tuple(new), only)
     return [compare_records(old[number], new[number]) for number in numbers]
 
 
-def _by_images(before: Chosen, after: Chosen, only: int | None, *, pages: bool) -> list[WorkerDiff]:
+def _by_images(
+    output: Output, before: Chosen, after: Chosen, only: int | None, *, pages: bool
+) -> list[WorkerDiff]:
     from worker_shim.reading.comparing import compare
     from worker_shim.reading.page_count import count_pages
 
     found = []
     with tidy():
-        for number in _both(before.source.workers, after.source.workers, only):
+        for number in _both(output, before.source.workers, after.source.workers, only):
             with before.source.worker(number) as old, after.source.worker(number) as new:
                 views = old.view(), new.view()
                 counted = None
@@ -109,10 +111,17 @@ def _by_images(before: Chosen, after: Chosen, only: int | None, *, pages: bool) 
     return found
 
 
-def _both(before: tuple[int, ...], after: tuple[int, ...], only: int | None) -> list[int]:
+def _both(
+    output: Output, before: tuple[int, ...], after: tuple[int, ...], only: int | None
+) -> list[int]:
+    """The workers that are compared; those of one side alone are told."""
     common = sorted({*before} & {*after})
     if only is not None and only not in common:
         raise BadRequest(f"worker {only} is not in both", advice=f"in both are {common}")
     if not common:
         raise BadRequest("the two have no worker in common")
-    return common if only is None else [only]
+    if only is not None:
+        return [only]
+    if alone := sorted({*before} ^ {*after}):
+        output.note(f"not compared, as only one of the two has them: workers {alone}", "yellow")
+    return common

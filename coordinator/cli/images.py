@@ -93,12 +93,14 @@ def choose(
     record = snapshot_of(output, snapshot)
     if images is not None:
         return Chosen(record, PlainImages(images, record.workers))
+    from coordinator.api.words import bytes_text
     from worker_shim.images.opening import open_store
 
+    def say(worker: int, size: int) -> None:
+        output.note(f"{snapshot}, worker {worker}: fetching {bytes_text(size)}", style="dim")
+
     opened = open_store(store, make=False)
-    return Chosen(
-        record, StoredImages(opened, record.workers, deadline_s=deadline_s, say=output.note)
-    )
+    return Chosen(record, StoredImages(opened, record.workers, deadline_s=deadline_s, say=say))
 
 
 def snapshot_of(output: Output, identity: str) -> Snapshot:

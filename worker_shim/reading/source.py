@@ -24,7 +24,7 @@ from worker_shim.images.port import ImageStore, Manifest
 from worker_shim.images.staging import IMAGES
 from worker_shim.reading.worker import WorkerView, read_worker
 
-Saying = Callable[[str], None]
+Saying = Callable[[int, int], None]  # worker, bytes of its images
 Found = TypeVar("Found")
 
 
@@ -62,9 +62,9 @@ class StoredImages:
         records: Sequence[WorkerRecord],
         *,
         deadline_s: float,
-        say: Saying = lambda text: None,
+        say: Saying = lambda worker, size: None,
     ) -> None:
-        """`deadline_s` is for one worker; `say` is told what is fetched."""
+        """`deadline_s` is for one worker; `say` is told before each is fetched."""
         self._store = store
         self._records = {record.worker: record for record in records}
         self._deadline_s = deadline_s
@@ -82,7 +82,7 @@ class StoredImages:
         # Its place may be chosen by TMPDIR: memory of processes needs room, and links to files of
         # a store that is a directory need the same file system, or they become symbolic.
         with tempfile.TemporaryDirectory(prefix="allstop-") as place:
-            self._say(f"worker {number}: {record.image_bytes} bytes are fetched")
+            self._say(number, record.image_bytes)
             try:
                 manifest = asyncio.run(self._fetch(record, Path(place)))
             except DriverError as error:

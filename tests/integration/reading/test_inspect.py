@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from allstop.v1 import operator_pb2, records_pb2
 
+from coordinator.api.words import bytes_text
 from coordinator.core.model import Snapshot
 from tests.integration.reading.kit import Dumped
 from tests.integration.reading.stored import left_in, put, shown, until_fetched
@@ -53,7 +54,7 @@ def test_everything_is_shown(
 ) -> None:
     ran = cli("inspect", SNAPSHOT)
     assert ran.code == 0, ran.err
-    assert ran.err == f"worker 0: {snapshot.image_bytes} bytes are fetched\n"
+    assert ran.err == f"llm-1, worker 0: fetching {bytes_text(snapshot.image_bytes)}\n"
     root, child = steps[0].root, steps[0].child
     lines = {line.split()[0]: line for line in ran.out.splitlines() if line.split()}
     assert lines[str(root)].split()[-9:-7] == ["0", "7"], "rank and step"
