@@ -227,11 +227,14 @@ def test_damage_is_seen_and_the_file_is_named(
     assert path.name in said or (name == "memfd.img" and "memfd.img" in said)
 
 
-def test_pages_that_are_cut_off_are_seen(dumped: Dumped, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pages_more", [-1, 1, 1000])
+def test_pages_that_are_too_few_or_too_many_are_seen(
+    dumped: Dumped, tmp_path: Path, pages_more: int
+) -> None:
     images = shutil.copytree(dumped.images, tmp_path / "images")
     pages = read_page_table(images, str(dumped.root)).pages
     assert pages is not None
-    pages.write_bytes(pages.read_bytes()[:-PAGE])
+    os.truncate(pages, pages.stat().st_size + pages_more * PAGE)
     with pytest.raises(DriverError, match=rf"{pages.name} is damaged: it has \d+ bytes"):
         read_all(images)
 

@@ -94,13 +94,20 @@ def wait_for_ever() -> None:
 
 
 def child(directory: Path) -> int:
-    """Another session, two threads, its own file; its end of a pipe comes from the parent."""
+    """Another session, two threads, its own file; made when this returns in the parent."""
+    ready, tell_ready = os.pipe()
     pid = os.fork()
     if pid:
+        os.close(tell_ready)
+        os.read(ready, 1)
+        os.close(ready)
         return pid
     os.setsid()
     KEPT.append(open(directory / "of the child", "w"))  # noqa: SIM115
     threading.Thread(target=wait_for_ever, daemon=True, name="second").start()
+    os.close(ready)
+    os.write(tell_ready, b"!")
+    os.close(tell_ready)
     wait_for_ever()
     raise SystemExit
 
@@ -127,7 +134,9 @@ def main() -> None:
     write(written, range(8), 2)
     connection.pop().close()
     KEPT.append(open(directory / "of the step", "w"))  # noqa: SIM115
-    KEPT.append(mmap.mmap(-1, 3 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    more = mmap.mmap(-1, 3 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    more[: mmap.PAGESIZE] = written[9 * mmap.PAGESIZE : 10 * mmap.PAGESIZE]
+    KEPT.append(more)
     threading.Thread(target=wait_for_ever, daemon=True).start()
     tell(directory / "stepped", "")
     wait_for_ever()
