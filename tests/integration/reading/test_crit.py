@@ -19,9 +19,13 @@ from worker_shim.criu.memory import read_memory
 from worker_shim.criu.pages import for_old_readers, read_page_table
 from worker_shim.criu.processes import read_processes
 
-pytestmark = [pytest.mark.root, pytest.mark.criu, pytest.mark.checkpointctl]
-
 PYCRIU = ROOT / ".tools" / "checkpointctl" / "sid" / "usr" / "lib" / "python3" / "dist-packages"
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.criu,
+    pytest.mark.checkpointctl,
+    pytest.mark.skipif(not PYCRIU.exists(), reason="needs crit: make test-tools"),
+]
 DECODE = """
 import json, pathlib, sys
 import pycriu
