@@ -74,9 +74,7 @@ def _tree(view: WorkerView) -> Table:
     )  # fmt: skip
     for depth, each in _by_depth(view):
         process, rank = each.process, each.rank
-        command = printed(" ".join(each.memory.command) or process.name)
-        if not process.alive:
-            command += f" ({process.state})"
+        command = printed(_called(each))
         rows.add_row(
             str(process.pid),
             "  " * depth + shortened(command),
@@ -89,6 +87,15 @@ def _tree(view: WorkerView) -> Table:
             "yes" if each.gpu else "-",
         )
     return rows
+
+
+def _called(view: ProcessView) -> str:
+    """The command; before it the name that a process gave itself, such as `[pt_data_worker]`."""
+    name, command = view.process.name, view.memory.command
+    if not command:
+        return name if view.process.alive else f"{name} ({view.process.state})"
+    own = "" if command[0].rpartition("/")[2].startswith(name) else f"[{name}] "
+    return own + " ".join(command)
 
 
 def _by_depth(view: WorkerView) -> list[tuple[int, ProcessView]]:

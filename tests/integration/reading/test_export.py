@@ -100,7 +100,7 @@ def test_checkpointctl_reads_it(
     for each in view.processes:
         own = sum(area.dumped_bytes for area in each.memory.areas if not area.segment)
         [row] = [row for row in rows if row[:1] == [str(each.process.pid)]]
-        assert row[2:4] == [f"{own / (1 << 20):.1f}", "MiB"]
+        assert row[-4:-2] == [f"{own / (1 << 20):.1f}", "MiB"]
 
 
 def test_what_is_in_it(

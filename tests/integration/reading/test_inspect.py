@@ -60,6 +60,7 @@ def test_everything_is_shown(
     assert lines[str(root)].split()[-9:-7] == ["0", "7"], "rank and step"
     assert f"{steps[0].directory}  " in lines[str(root)]
     assert lines[str(child)].endswith("yes"), "it had a GPU"
+    assert lines[str(child)].split()[1:3] == ["[second", "process]"], "as it called itself"
     for text in (
         "node-0 (10.0.0.2)", "shared memory", "tcp", "listening", "[::1]:", "memfd", "eventfd",
         "(deleted)", "torch 2.13.0", "1 NVIDIA H200", "580.95.05 (13.0)", "rebuild",

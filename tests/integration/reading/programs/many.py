@@ -103,6 +103,7 @@ def child(directory: Path) -> int:
         os.close(ready)
         return pid
     os.setsid()
+    Path("/proc/self/comm").write_text("second process")
     KEPT.append(open(directory / "of the child", "w"))  # noqa: SIM115
     threading.Thread(target=wait_for_ever, daemon=True, name="second").start()
     os.close(ready)
