@@ -25,8 +25,11 @@ from tests.support.ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 MUST_RUN = os.environ.get("ALLSTOP_MUST_RUN", "") not in ("", "0")
-MUST_RUN_MARKERS = ("root", "criu", "etcd", "torch", "promtool", "browser", "slurm", "cc", "redis")
-FETCHED = {"promtool": "promtool", "redis": "redis-cli"}
+MUST_RUN_MARKERS = (
+    *("root", "criu", "etcd", "torch", "promtool", "browser", "slurm", "cc", "redis"),
+    "checkpointctl",
+)
+FETCHED = {"promtool": "promtool", "redis": "redis-cli", "checkpointctl": "checkpointctl"}
 BROWSER = ("chromium", "chromedriver")
 ETCD_START_TIMEOUT_S = 20.0
 PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>

@@ -1,4 +1,5 @@
-"""What only tests need: promtool, redis-cli and SLURM in `.tools/`, Chromium and a compiler by apt.
+"""What only tests need: promtool, redis-cli, checkpointctl and SLURM in `.tools/`, and by apt
+Chromium and a compiler.
 
 allstop itself runs without them. Where one cannot be had that is said, and its tests skip.
 """
@@ -8,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from tools.checkpointctl import fetch_checkpointctl
 from tools.fetch import one_at_a_time
 from tools.messages import Missing
 from tools.private_apt import PrivateApt
@@ -27,6 +29,7 @@ def ensure_for_tests(root: Path) -> None:
     wanted: tuple[tuple[str, Callable[[], None]], ...] = (
         ("promtool", lambda: ensure_promtool(root / ".tools")),
         ("redis-cli", lambda: ensure_redis_cli(root / ".tools")),
+        ("checkpointctl", lambda: ensure_checkpointctl(root / ".tools")),
         ("SLURM", lambda: ensure_own_slurm(root / ".tools" / "slurm")),
         ("Chromium", ensure_chromium),
         ("a C compiler", ensure_compiler),
@@ -85,6 +88,12 @@ def ensure_redis_cli(tools: Path) -> None:
     fetch_redis_cli(tools / "redis", program)
     if version_of(program, "--version") is None:
         raise Missing("Debian's package redis-tools holds no redis-cli that starts")
+
+
+def ensure_checkpointctl(tools: Path) -> None:
+    """Make `tools/bin/checkpointctl`, and crit beside it: those of Debian sid."""
+    require_debian("checkpointctl and crit are fetched on Debian only")
+    fetch_checkpointctl(tools)
 
 
 def ensure_own_slurm(slurm: Path) -> None:

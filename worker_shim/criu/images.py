@@ -57,10 +57,12 @@ def read_facts(images: Path) -> ImageFacts:
     pids: list[int] = []
     tasks: set[int] = set()
     for entry in messages(images / PSTREE, PSTREE_MAGIC):
-        pids.append(first(entry, PSTREE_PID))
-        for field in entry:
-            if field.number in (PSTREE_PID, PSTREE_PGID, PSTREE_SID, PSTREE_THREADS):
-                tasks.update(field.numbers())
+        pid = first(entry, PSTREE_PID)
+        pids.append(pid)
+        tasks.update((pid, first(entry, PSTREE_PGID), first(entry, PSTREE_SID)))
+        threads = {n for field in entry if field.number == PSTREE_THREADS for n in field.numbers()}
+        if pid in threads:  # of a dead process CRIU writes a number that it never set
+            tasks |= threads
     if not pids:
         raise DriverError(
             f"{PSTREE} names no process",

@@ -82,6 +82,15 @@ def test_facts(tmp_path: Path) -> None:
     assert facts.highest_pid == 20
 
 
+def test_the_threads_of_a_dead_process_are_rubbish(tmp_path: Path) -> None:
+    """CRIU 4.2.1 writes one thread of a zombie, whose number it never set."""
+    zombie = task(20, 10, 10, 1898454880)
+    put(tmp_path, "pstree.img", PSTREE_MAGIC, task(10, 10, 10, 10, 11), zombie)
+    facts = read_facts(tmp_path)
+    assert facts.pids == (10, 20)
+    assert facts.task_ids == (10, 11, 20)
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_addresses_move_at_both_ends(tmp_path: Path, packed: bool) -> None:
     entries = (

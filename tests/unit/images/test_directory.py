@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.errors import AllstopError, BadRequest, DriverError
+from coordinator.core.errors import AllstopError, BadRequest, DriverError, SetupError
 from worker_shim.files.port import OpenFile
 from worker_shim.images import copying, manifest, priority
 from worker_shim.images.directory import DirectoryStore
 from worker_shim.images.fake import FakeImageStore
+from worker_shim.images.opening import open_store
 from worker_shim.images.port import ImageStore, Manifest
 from worker_shim.images.staging import Staging
 
@@ -408,3 +409,12 @@ async def test_a_store_that_is_not_there_is_not_empty(
         await real.actions("llm", deadline_s=5.0)
     with pytest.raises(DriverError):
         await real.collect("llm", ["a1"], (), dry_run=True, deadline_s=5.0)
+
+
+def test_a_store_is_opened_by_its_name_and_not_made_by_looking(tmp_path: Path) -> None:
+    where = tmp_path / "store"
+    with pytest.raises(SetupError, match="is no image store"):
+        open_store(str(where), make=False)
+    assert not where.exists()
+    made = open_store(str(where), "n0")
+    assert open_store(str(where), make=False).identity == made.identity

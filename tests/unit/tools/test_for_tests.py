@@ -88,5 +88,6 @@ def test_elsewhere_it_is_said_and_nothing_fails(
     for_tests.ensure_for_tests(machine.root)
     said = capsys.readouterr().out
     assert "promtool is not here, and tests that need it skip" in said
+    assert "checkpointctl is not here, and tests that need it skip" in said
     assert "Chromium is not here, and tests that need it skip" in said
     assert machine.asked == []
