@@ -19,7 +19,8 @@ from pathlib import Path
 from worker_shim.agent.build import HookFiles
 from worker_shim.criu.binary import clean_environment, find_criu
 from worker_shim.files.driver import LinuxFileDriver
-from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.chunk_store import ChunkStore
+from worker_shim.images.objects.directory import DirectoryObjects
 from worker_shim.images.staging import FILES, IMAGES
 
 FETCH_S_MAX = 120.0
@@ -65,7 +66,7 @@ def restore(store: Path, place: str, digest: str, directory: Path) -> float:
     """The images of one worker of a snapshot, in a host where nothing of the job is left."""
     directory.mkdir(parents=True)
     manifest = asyncio.run(
-        DirectoryStore(store).fetch(
+        ChunkStore(DirectoryObjects(store)).fetch(
             place, digest, directory, progress=lambda done, total: None, deadline_s=FETCH_S_MAX
         )
     )

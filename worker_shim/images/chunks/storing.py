@@ -1,0 +1,396 @@
+"""put: a worker's staged files become chunks, each of them in the store once, then a manifest.
+
+What is there already is looked for in this order: the base's manifests, the packs that this put
+writes, those that other workers of the attempt write meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordinator.core.errors import DriverError
+from worker_shim.images import manifest as version_1
+from worker_shim.images.chunks import layout as layouts
+from worker_shim.images.chunks.bases import Bases
+from worker_shim.images.chunks.cutting import DIGEST_BYTES, Cuts, cut, hasher
+from worker_shim.images.chunks.layout import Layout, Pack
+from worker_shim.images.chunks.meeting import Meeting, Polls
+from worker_shim.images.chunks.pace import Limits, Pace
+from worker_shim.images.chunks.packs import PACK_BYTES, Index, Packer, read_index
+from worker_shim.images.chunks.pagemap import seams
+from worker_shim.images.chunks.table import Digests, Places, Table, as_digests, distinct
+from worker_shim.images.objects.causes import store_error
+from worker_shim.images.objects.port import ObjectMissing, ObjectStore
+from worker_shim.images.port import Manifest, Stored, StoredFile
+from worker_shim.images.priority import yield_to_others
+from worker_shim.images.sealing import Sealing
+from worker_shim.images.staging import listed
+from worker_shim.images.transfer import Transfer, run_all
+
+THREADS = 4
+BATCH_BYTES = 4 << 20  # neighbours in a file that stay neighbours in a pack
+NOWHERE = -1
+T = TypeVar("T", bound=np.generic)
+WAIT_SHARE = 0.25  # of the deadline, for others
+
+
+@dataclass(frozen=True)
+class Means:
+    """What every put of a store uses."""
+
+    objects: ObjectStore
+    sealing: Sealing
+    limits: Limits
+    meet_s: float = 30.0
+    verify_full: bool = False
+    threads: int = THREADS
+
+
+@dataclass
+class Wanted:
+    """The different chunks of a worker's files, and where each is in the store as far as known."""
+
+    digests: Digests
+    raw: NDArray[np.uint32]
+    file: NDArray[np.int64]  # where each stands first
+    start: NDArray[np.uint64]
+    pack: Places = field(init=False)
+    offset: NDArray[np.uint32] = field(init=False)
+    stored: NDArray[np.uint32] = field(init=False)
+    codec: NDArray[np.uint8] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing is known to be anywhere."""
+        count = len(self.digests)
+        self.pack = np.full(count, NOWHERE, np.int64)
+        self.offset, self.stored = np.zeros(count, np.uint32), np.zeros(count, np.uint32)
+        self.codec = np.zeros(count, np.uint8)
+
+    def nowhere(self) -> Places:
+        """The chunks that are not in the store yet."""
+        return np.flatnonzero(self.pack == NOWHERE)
+
+    def found(self, pack: int, index: Index) -> int:
+        """Take from a pack's index what is missing still; returns how many bytes of chunks."""
+        missing = self.nowhere()
+        at = Table(index.digests).find(self.digests[missing])
+        here = at >= 0
+        chunks, at = missing[here], at[here]
+        self.pack[chunks] = pack
+        self.offset[chunks], self.stored[chunks] = index.offsets[at], index.stored[at]
+        self.codec[chunks] = index.codecs[at]
+        return int(self.raw[chunks].sum(dtype=np.int64))
+
+
+def _wanted(cuts: Sequence[Cuts]) -> tuple[Wanted, Places]:
+    """The different chunks of all files, and which of them each piece of a file is."""
+    digests = as_digests(b"".join(each.digests for each in cuts))
+    counts = [len(each.digests) // DIGEST_BYTES for each in cuts]
+    files = np.repeat(np.arange(len(cuts)), counts)
+    lengths = _joined([each.all_lengths for each in cuts], np.uint32)
+    starts = _joined([each.all_starts for each in cuts], np.uint64)
+    first, which = distinct(digests)
+    return Wanted(digests[first], lengths[first], files[first], starts[first]), which
+
+
+def _joined(arrays: Sequence[NDArray[T]], kind: type[T]) -> NDArray[T]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, kind)
+
+
+def _batches(chunks: Places, raw: NDArray[np.uint32]) -> Iterator[Places]:
+    """Neighbours together, some megabytes each."""
+    ends = np.cumsum(raw[chunks], dtype=np.int64) // BATCH_BYTES
+    return iter(np.split(chunks, np.flatnonzero(np.diff(ends)) + 1))
+
+
+@dataclass
+class Putting:
+    """One put; `run` blocks, in a thread."""
+
+    means: Means
+    staged: Path
+    manifest: Manifest
+    place: str
+    base: str
+    bases: Bases
+    job: Transfer
+    deadline_s: float
+    pace: Pace = field(init=False)
+    packs: list[Pack] = field(default_factory=list)  # as the manifest numbers them
+    numbers: dict[str, int] = field(default_factory=dict)
+    own: dict[str, Index] = field(default_factory=dict)
+    written: list[str] = field(default_factory=list)  # also what may have been written
+    stored_bytes: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        """The limits count from now."""
+        self.pace = Pace(self.means.limits, self.job.stop)
+        self.named = hasher(self.means.sealing.hash_key)
+
+    @property
+    def attempt(self) -> str:
+        """Job and action, as objects' names begin."""
+        return f"{self.manifest.job}/{self.manifest.action}"
+
+    def run(self) -> tuple[Stored, Manifest, Layout]:
+        """Store everything and publish the manifest.
+
+        Whatever fails, what this put has written is removed as far as the store allows.
+        """
+        try:
+            return self._run()
+        except OSError as error:  # of staging: a store's are mapped where they come from
+            self.remove_written()
+            raise store_error(error, self.staged) from error
+        except BaseException:
+            self.remove_written()
+            raise
+
+    def remove_written(self) -> None:
+        """The manifest first; what cannot be removed now is left to `collect`."""
+        for name in reversed(self.written):
+            with suppress(DriverError):
+                self.means.objects.delete(name)
+
+    def _run(self) -> tuple[Stored, Manifest, Layout]:
+        self._require_free()
+        cuts = self._cut()
+        wanted, chunk = _wanted(cuts)
+        dumped = sum(int(each.all_lengths.sum(dtype=np.int64)) for each in cuts)
+        self._look_in_base(wanted)
+        left = self._meet(wanted)
+        own_bytes = self._store(wanted, left)
+        own_bytes += self._look_at_others(wanted)
+        self._check()
+        layout = self._layout(cuts, wanted, chunk)
+        digest = self._publish(cuts, layout)
+        self.job.finish()
+        stored = Stored(self.place, digest, dumped, self.stored_bytes, dumped - own_bytes)
+        return stored, self.manifest, layout
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def _require_free(self) -> None:
+        for name in (layouts.NAME, version_1.FILE_NAME):
+            with suppress(ObjectMissing):
+                self.means.objects.size(f"{self.place}/{name}")
+                raise DriverError(f"{self.place} exists already")
+
+    def _cut(self) -> list[Cuts]:
+        files = listed(self.staged)
+        seam = seams(self.staged)
+        works = [
+            partial(self._cut_one, name, seam.get(name, ()))
+            for name in sorted(files, key=lambda name: -files[name])
+        ]
+        done = run_all(works, self.job, threads=self.means.threads, begin=self._begin)
+        by_name = {cuts.name: cuts for cuts in done}
+        return [by_name[name] for name in files]
+
+    def _begin(self) -> None:
+        yield_to_others()
+        self.pace.begin()
+
+    def _cut_one(self, name: str, seams_of_file: Sequence[int]) -> Cuts:
+        def spent(count: int) -> None:
+            self.pace.worked()
+            self.job.advance(count)
+
+        return cut(self.staged / name, name, seams_of_file, self.named, spent)
+
+    def _look_in_base(self, wanted: Wanted) -> None:
+        if not self.base:
+            return
+        for layout, sizes in self.bases.layouts(
+            self.manifest.job, self.base, self.manifest.worker, self.manifest.workers
+        ):
+            self.pace.worked()
+            missing = wanted.nowhere()
+            if not len(missing):
+                return
+            at = Table(layout.digests).find(wanted.digests[missing])
+            missing, at = missing[at >= 0], at[at >= 0]
+            whole = np.array([sizes.get(p.name) == p.size_bytes for p in layout.packs], bool)
+            here = whole[layout.pack[at]]
+            chunks, at = missing[here], at[here]
+            numbers = np.full(len(layout.packs), NOWHERE, np.int64)
+            for used in np.unique(layout.pack[at]).tolist():
+                pack = layout.packs[used]
+                numbers[used] = self._number(pack.name, pack.size_bytes)
+            wanted.pack[chunks] = numbers[layout.pack[at]]
+            wanted.offset[chunks], wanted.stored[chunks] = layout.offset[at], layout.stored[at]
+            wanted.codec[chunks] = layout.codec[at]
+
+    def _meet(self, wanted: Wanted) -> NDArray[np.bool_]:
+        """Which chunks are left to another worker of the attempt."""
+        left = np.zeros(len(wanted.digests), bool)
+        if self.manifest.workers <= 1:
+            return left
+        missing = wanted.nowhere()
+        meeting = self._meeting()
+        self.written.append(meeting.list_name(self.manifest.worker))
+        self.stored_bytes += meeting.publish(wanted.digests[missing])
+        left[missing] = meeting.left_to_others(
+            wanted.digests[missing], wait_s=self._wait_s, stop=self.job.stop
+        )
+        return left
+
+    def _meeting(self) -> Meeting:
+        means, about = self.means, self.manifest
+        return Meeting(means.objects, means.sealing, self.attempt, about.worker, about.workers)
+
+    @property
+    def _wait_s(self) -> float:
+        return min(self.means.meet_s, self.deadline_s * WAIT_SHARE)
+
+    def _look_at_others(self, wanted: Wanted) -> int:
+        """Find what was left to others in their packs; store what is not there after a while."""
+        seen = set(self.own)
+        looks = Polls(self._wait_s, self.job.stop)
+        for _ in looks:
+            missing = len(wanted.nowhere())
+            if not missing:
+                return 0
+            if self._take_from_others(wanted, seen):
+                looks.again()
+        return self._store(wanted, np.zeros(len(wanted.digests), bool))
+
+    def _take_from_others(self, wanted: Wanted, seen: set[str]) -> bool:
+        """Whether there was any pack that was not seen before."""
+        new = False
+        for found in self.means.objects.list(f"{self.attempt}/packs/"):
+            if found.name in seen:
+                continue
+            seen.add(found.name)
+            new = True
+            with suppress(DriverError):  # damaged, or gone again: as if it were not there
+                index, size = read_index(self.means.objects, found.name, self.means.sealing)
+                if (Table(wanted.digests[wanted.nowhere()]).find(index.digests) >= 0).any():
+                    wanted.found(self._number(found.name, size), index)
+        return new
+
+    def _number(self, name: str, size_bytes: int) -> int:
+        with self.lock:
+            if name not in self.numbers:
+                self.numbers[name] = len(self.packs)
+                self.packs.append(Pack(name, size_bytes))
+            return self.numbers[name]
+
+    # -- writing -------------------------------------------------------------------------------
+
+    def _store(self, wanted: Wanted, left: NDArray[np.bool_]) -> int:
+        """Write every chunk that is nowhere and not left to others; returns their bytes."""
+        mine = wanted.nowhere()
+        mine = mine[~left[mine]]
+        if not len(mine):
+            return 0
+        batches = _batches(mine, wanted.raw)
+        threads = min(self.means.threads, len(mine))
+        works = [partial(self._pack, wanted, batches) for _ in range(threads)]
+        run_all(works, self.job, threads=threads, begin=self._begin)
+        return int(wanted.raw[mine].sum(dtype=np.int64))
+
+    def _pack(self, wanted: Wanted, batches: Iterator[Places]) -> None:
+        """Take batches until there are none, filling packs of one's own."""
+        packer = Packer(self.means.sealing)
+        names = list(listed(self.staged))
+        while True:
+            with self.lock:
+                batch = next(batches, None)
+            if batch is None:
+                break
+            for file in np.unique(wanted.file[batch]).tolist():
+                self._pack_of(wanted, batch[wanted.file[batch] == file], names[file], packer)
+            if packer.size_bytes >= PACK_BYTES:
+                self._close(wanted, packer)
+        if packer.size_bytes:
+            self._close(wanted, packer)
+
+    def _pack_of(self, wanted: Wanted, chunks: Places, name: str, packer: Packer) -> None:
+        starts, lengths = wanted.start[chunks].tolist(), wanted.raw[chunks].tolist()
+        with open(self.staged / name, "rb", buffering=0) as file:
+            for chunk, start, length in zip(chunks.tolist(), starts, lengths, strict=True):
+                data = os.pread(file.fileno(), length, start)
+                digest = wanted.digests[chunk].tobytes()
+                if self.named(memoryview(data)) != digest:
+                    raise DriverError(
+                        f"{name} in staging was changed while it was stored",
+                        advice="something else writes to the staging directory: take a new "
+                        "checkpoint, and give every shim of this machine a --node name of its own",
+                    )
+                packer.add(digest, data)
+                self.pace.worked()
+                self.job.advance(length)
+
+    def _close(self, wanted: Wanted, packer: Packer) -> None:
+        name = f"{self.attempt}/packs/{self.manifest.worker}.{secrets.token_hex(8)}"
+        parts, index = packer.close(name)
+        size = sum(map(len, parts))
+        self.pace.sending(size)
+        with self.lock:
+            self.written.append(name)
+        if not self.means.objects.put(name, parts):
+            raise DriverError(f"{name} exists already", definite=True)
+        number = self._number(name, size)
+        with self.lock:
+            self.own[name] = index
+            self.stored_bytes += size
+            wanted.found(number, index)
+
+    def _check(self) -> None:
+        """Read back what was written: sizes and indexes, or every byte."""
+        for name, index in self.own.items():
+            self.pace.worked()
+            found, size = read_index(self.means.objects, name, self.means.sealing)
+            if size != self.packs[self.numbers[name]].size_bytes or not np.array_equal(
+                found.digests, index.digests
+            ):
+                raise DriverError(f"{name} in the image store is not what was written")
+
+    def _layout(self, cuts: Sequence[Cuts], wanted: Wanted, chunk: Places) -> Layout:
+        return Layout(
+            tuple(self.packs),
+            wanted.digests,
+            wanted.raw,
+            wanted.pack.astype(np.uint32),
+            wanted.offset,
+            wanted.stored,
+            wanted.codec,
+            np.array([len(each.digests) // DIGEST_BYTES for each in cuts], np.uint32),
+            chunk.astype(np.uint32),
+            _joined([each.all_starts for each in cuts], np.uint64),
+        )
+
+    def _publish(self, cuts: Sequence[Cuts], layout: Layout) -> str:
+        files = tuple(
+            StoredFile(
+                each.name,
+                each.size_bytes,
+                layouts.file_digest(as_digests(each.digests), each.all_starts, each.size_bytes),
+            )
+            for each in cuts
+        )
+        self.manifest = replace(self.manifest, version=layouts.VERSION, files=files)
+        name = f"{self.place}/{layouts.NAME}"
+        encoded = layouts.encode(self.manifest, layout, name, self.means.sealing)
+        self.pace.sending(len(encoded))
+        self.written.append(name)
+        if not self.means.objects.put(name, [encoded]):
+            self.written.remove(name)
+            raise DriverError(f"{self.place} exists already")
+        self.stored_bytes += len(encoded)
+        if self.job.stop.is_set():  # nobody waits for it any more, or it was undone meanwhile
+            self.pace.worked()
+        return version_1.digest_of(encoded)
