@@ -15,6 +15,7 @@ from coordinator.cli.config_file import config_option, rank
 from coordinator.cli.durations import Duration
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
+from coordinator.cli.sizes import Size
 from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
 from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY, STATE_DIRECTORY
@@ -61,6 +62,26 @@ def node_options(function: Function) -> Function:
             option(
                 "--gpu-engine", type=click.Choice(GPU_ENGINES), default="auto", show_default=True,
                 help="What saves device memory: cuda-bindings or the program cuda-checkpoint.",
+            ),
+            option(
+                "--persist-rate", type=Size(), metavar="BYTES/S",
+                help="How fast images may go to the store, such as 200M.  [default: as fast as "
+                "it goes]",
+            ),
+            option(
+                "--persist-cpu", type=click.FloatRange(0, 64, min_open=True), metavar="CORES",
+                help="Share of one core that hashing and storing may take, such as 0.5.  "
+                "[default: what the job leaves]",
+            ),
+            option(
+                "--persist-verify", type=click.Choice(("index", "full")),
+                help="What is read back before a snapshot counts: each pack's index, or every "
+                "byte.  [default: index]",
+            ),
+            option(
+                "--keep-images/--drop-images", default=None,
+                help="Keep stored images in staging while there is room, for a restore here.  "
+                "[default: keep]",
             ),
             option(
                 "--metrics", default="", metavar="ADDR",
@@ -213,6 +234,10 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             state_dir=node["node_state"] and node["node_state"].absolute(),
             criu=node["criu"],
             linger_s=node["linger_s"],
+            persist_bytes_per_s=node["persist_rate"],
+            persist_cpu=node["persist_cpu"],
+            persist_verify=node["persist_verify"],
+            keep_images=node["keep_images"],
             until_worker_ends=node.get("until_worker_ends"),
         ),
     )

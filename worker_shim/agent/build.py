@@ -15,8 +15,8 @@ from worker_shim.cuda.choosing import choose
 from worker_shim.facts import NodeProbe
 from worker_shim.files.driver import LinuxFileDriver
 from worker_shim.hook import install
-from worker_shim.images.chunk_store import ChunkStore
-from worker_shim.images.objects.directory import DirectoryObjects
+from worker_shim.images.chunks.pace import Limits
+from worker_shim.images.opening import open_store
 from worker_shim.images.staging import Staging
 from worker_shim.inventory.inventory import GpuInventory
 from worker_shim.network.driver import NftNetworkDriver
@@ -54,8 +54,13 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     memory that was asked for is not there.
     """
     commands = CommandRunner()
-    store = ChunkStore(DirectoryObjects(options.store_dir, options.node))
-    staging = Staging(options.staging_dir, options.node)
+    store = open_store(
+        str(options.store_dir),
+        options.node,
+        limits=Limits(options.persist_bytes_per_s, options.persist_cpu),
+        verify_full=options.persist_verify == "full",
+    )
+    staging = Staging(options.staging_dir, options.node, keep=options.keep_images)
     images = CriuDriver(commands, program=options.criu)
     gpus, cuda = GpuInventory(commands), choose(options.gpu_engine, commands)
     probe = NodeProbe(

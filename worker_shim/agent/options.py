@@ -34,6 +34,10 @@ class ShimOptions:
     criu: Path | None = None  # None: ALLSTOP_CRIU, then PATH
     gpu_engine: str = "auto"  # library, program, none: see cuda/choosing
     copy_limit_bytes: int = 8 << 30  # a bigger file open for writing is kept by its size alone
+    persist_bytes_per_s: float = 0.0  # to the store; 0: as fast as it goes
+    persist_cpu: float = 0.0  # share of one core for hashing and storing; 0: what the job leaves
+    persist_verify: str = "index"  # what PERSIST reads back: every pack's index, or every byte
+    keep_images: bool = True  # in staging, while there is room, for a restore on this node
     goodbye_s: float = 3.0
     metrics: str = ""  # host:port that answers Prometheus; empty: nobody does
     linger_s: float = 300.0  # how long a failed worker's shim waits to be restored into

@@ -108,9 +108,12 @@ async def test_a_place_outside_is_refused(store: ImageStore, tmp_path: Path, pla
 async def test_whole_images_verify(store: ImageStore, staged: Path) -> None:
     stored = await put(store, staged)
     told: list[tuple[int, int]] = []
-    assert await store.verify(
-        stored.place, stored.digest, progress=lambda *each: told.append(each), deadline_s=S
-    ) == ()
+    assert (
+        await store.verify(
+            stored.place, stored.digest, progress=lambda *each: told.append(each), deadline_s=S
+        )
+        == ()
+    )
     assert told[-1] == (told[-1][1], told[-1][1])
 
 

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +26,11 @@ from worker_shim.images.chunks.cutting import DIGEST_BYTES, Cuts, cut, hasher
 from worker_shim.images.chunks.layout import Layout, Pack
 from worker_shim.images.chunks.meeting import Meeting, Polls
 from worker_shim.images.chunks.pace import Limits, Pace
-from worker_shim.images.chunks.packs import PACK_BYTES, Index, Packer, read_index
+from worker_shim.images.chunks.packs import PACK_BYTES, Index, NotPacked, Packer, read_index
 from worker_shim.images.chunks.pagemap import seams
-from worker_shim.images.chunks.table import Digests, Places, Table, as_digests, distinct
+from worker_shim.images.chunks.reading import ChunkReader, reads
+from worker_shim.images.chunks.table import Places, as_digests
+from worker_shim.images.chunks.wanted import Missing, Wanted, batches_of, chunks_of, joined
 from worker_shim.images.objects.causes import store_error
 from worker_shim.images.objects.port import ObjectMissing, ObjectStore
 from worker_shim.images.port import Manifest, Stored, StoredFile
@@ -39,9 +40,6 @@ from worker_shim.images.staging import listed
 from worker_shim.images.transfer import Transfer, run_all
 
 THREADS = 4
-BATCH_BYTES = 4 << 20  # neighbours in a file that stay neighbours in a pack
-NOWHERE = -1
-T = TypeVar("T", bound=np.generic)
 WAIT_SHARE = 0.25  # of the deadline, for others
 
 
@@ -55,63 +53,6 @@ class Means:
     meet_s: float = 30.0
     verify_full: bool = False
     threads: int = THREADS
-
-
-@dataclass
-class Wanted:
-    """The different chunks of a worker's files, and where each is in the store as far as known."""
-
-    digests: Digests
-    raw: NDArray[np.uint32]
-    file: NDArray[np.int64]  # where each stands first
-    start: NDArray[np.uint64]
-    pack: Places = field(init=False)
-    offset: NDArray[np.uint32] = field(init=False)
-    stored: NDArray[np.uint32] = field(init=False)
-    codec: NDArray[np.uint8] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Nothing is known to be anywhere."""
-        count = len(self.digests)
-        self.pack = np.full(count, NOWHERE, np.int64)
-        self.offset, self.stored = np.zeros(count, np.uint32), np.zeros(count, np.uint32)
-        self.codec = np.zeros(count, np.uint8)
-
-    def nowhere(self) -> Places:
-        """The chunks that are not in the store yet."""
-        return np.flatnonzero(self.pack == NOWHERE)
-
-    def found(self, pack: int, index: Index) -> int:
-        """Take from a pack's index what is missing still; returns how many bytes of chunks."""
-        missing = self.nowhere()
-        at = Table(index.digests).find(self.digests[missing])
-        here = at >= 0
-        chunks, at = missing[here], at[here]
-        self.pack[chunks] = pack
-        self.offset[chunks], self.stored[chunks] = index.offsets[at], index.stored[at]
-        self.codec[chunks] = index.codecs[at]
-        return int(self.raw[chunks].sum(dtype=np.int64))
-
-
-def _wanted(cuts: Sequence[Cuts]) -> tuple[Wanted, Places]:
-    """The different chunks of all files, and which of them each piece of a file is."""
-    digests = as_digests(b"".join(each.digests for each in cuts))
-    counts = [len(each.digests) // DIGEST_BYTES for each in cuts]
-    files = np.repeat(np.arange(len(cuts)), counts)
-    lengths = _joined([each.all_lengths for each in cuts], np.uint32)
-    starts = _joined([each.all_starts for each in cuts], np.uint64)
-    first, which = distinct(digests)
-    return Wanted(digests[first], lengths[first], files[first], starts[first]), which
-
-
-def _joined(arrays: Sequence[NDArray[T]], kind: type[T]) -> NDArray[T]:
-    return np.concatenate(arrays) if arrays else np.zeros(0, kind)
-
-
-def _batches(chunks: Places, raw: NDArray[np.uint32]) -> Iterator[Places]:
-    """Neighbours together, some megabytes each."""
-    ends = np.cumsum(raw[chunks], dtype=np.int64) // BATCH_BYTES
-    return iter(np.split(chunks, np.flatnonzero(np.diff(ends)) + 1))
 
 
 @dataclass
@@ -167,7 +108,7 @@ class Putting:
     def _run(self) -> tuple[Stored, Manifest, Layout]:
         self._require_free()
         cuts = self._cut()
-        wanted, chunk = _wanted(cuts)
+        wanted, chunk = chunks_of(cuts)
         dumped = sum(int(each.all_lengths.sum(dtype=np.int64)) for each in cuts)
         self._look_in_base(wanted)
         left = self._meet(wanted)
@@ -175,6 +116,8 @@ class Putting:
         own_bytes += self._look_at_others(wanted)
         self._check()
         layout = self._layout(cuts, wanted, chunk)
+        if self.means.verify_full:
+            self._check_every_byte(layout)
         digest = self._publish(cuts, layout)
         self.job.finish()
         stored = Stored(self.place, digest, dumped, self.stored_bytes, dumped - own_bytes)
@@ -217,21 +160,9 @@ class Putting:
             self.manifest.job, self.base, self.manifest.worker, self.manifest.workers
         ):
             self.pace.worked()
-            missing = wanted.nowhere()
-            if not len(missing):
+            if not len(wanted.nowhere()):
                 return
-            at = Table(layout.digests).find(wanted.digests[missing])
-            missing, at = missing[at >= 0], at[at >= 0]
-            whole = np.array([sizes.get(p.name) == p.size_bytes for p in layout.packs], bool)
-            here = whole[layout.pack[at]]
-            chunks, at = missing[here], at[here]
-            numbers = np.full(len(layout.packs), NOWHERE, np.int64)
-            for used in np.unique(layout.pack[at]).tolist():
-                pack = layout.packs[used]
-                numbers[used] = self._number(pack.name, pack.size_bytes)
-            wanted.pack[chunks] = numbers[layout.pack[at]]
-            wanted.offset[chunks], wanted.stored[chunks] = layout.offset[at], layout.stored[at]
-            wanted.codec[chunks] = layout.codec[at]
+            wanted.take_from_base(layout, sizes, self._number)
 
     def _meet(self, wanted: Wanted) -> NDArray[np.bool_]:
         """Which chunks are left to another worker of the attempt."""
@@ -258,16 +189,16 @@ class Putting:
     def _look_at_others(self, wanted: Wanted) -> int:
         """Find what was left to others in their packs; store what is not there after a while."""
         seen = set(self.own)
+        missing = Missing(wanted)
         looks = Polls(self._wait_s, self.job.stop)
         for _ in looks:
-            missing = len(wanted.nowhere())
-            if not missing:
+            if not len(wanted.nowhere()):
                 return 0
-            if self._take_from_others(wanted, seen):
+            if self._take_from_others(missing, seen):
                 looks.again()
         return self._store(wanted, np.zeros(len(wanted.digests), bool))
 
-    def _take_from_others(self, wanted: Wanted, seen: set[str]) -> bool:
+    def _take_from_others(self, missing: Missing, seen: set[str]) -> bool:
         """Whether there was any pack that was not seen before."""
         new = False
         for found in self.means.objects.list(f"{self.attempt}/packs/"):
@@ -277,8 +208,8 @@ class Putting:
             new = True
             with suppress(DriverError):  # damaged, or gone again: as if it were not there
                 index, size = read_index(self.means.objects, found.name, self.means.sealing)
-                if (Table(wanted.digests[wanted.nowhere()]).find(index.digests) >= 0).any():
-                    wanted.found(self._number(found.name, size), index)
+                if missing.any_in(index):
+                    missing.take(self._number(found.name, size), index)
         return new
 
     def _number(self, name: str, size_bytes: int) -> int:
@@ -296,7 +227,7 @@ class Putting:
         mine = mine[~left[mine]]
         if not len(mine):
             return 0
-        batches = _batches(mine, wanted.raw)
+        batches = batches_of(mine, wanted.raw)
         threads = min(self.means.threads, len(mine))
         works = [partial(self._pack, wanted, batches) for _ in range(threads)]
         run_all(works, self.job, threads=threads, begin=self._begin)
@@ -304,7 +235,7 @@ class Putting:
 
     def _pack(self, wanted: Wanted, batches: Iterator[Places]) -> None:
         """Take batches until there are none, filling packs of one's own."""
-        packer = Packer(self.means.sealing)
+        packer, taken = Packer(self.means.sealing), list[Places]()
         names = list(listed(self.staged))
         while True:
             with self.lock:
@@ -312,11 +243,13 @@ class Putting:
             if batch is None:
                 break
             for file in np.unique(wanted.file[batch]).tolist():
-                self._pack_of(wanted, batch[wanted.file[batch] == file], names[file], packer)
+                chunks = batch[wanted.file[batch] == file]
+                self._pack_of(wanted, chunks, names[file], packer)
+                taken.append(chunks)
             if packer.size_bytes >= PACK_BYTES:
-                self._close(wanted, packer)
-        if packer.size_bytes:
-            self._close(wanted, packer)
+                self._close(wanted, packer, taken)
+        if taken:
+            self._close(wanted, packer, taken)
 
     def _pack_of(self, wanted: Wanted, chunks: Places, name: str, packer: Packer) -> None:
         starts, lengths = wanted.start[chunks].tolist(), wanted.raw[chunks].tolist()
@@ -334,7 +267,7 @@ class Putting:
                 self.pace.worked()
                 self.job.advance(length)
 
-    def _close(self, wanted: Wanted, packer: Packer) -> None:
+    def _close(self, wanted: Wanted, packer: Packer, taken: list[Places]) -> None:
         name = f"{self.attempt}/packs/{self.manifest.worker}.{secrets.token_hex(8)}"
         parts, index = packer.close(name)
         size = sum(map(len, parts))
@@ -347,7 +280,8 @@ class Putting:
         with self.lock:
             self.own[name] = index
             self.stored_bytes += size
-            wanted.found(number, index)
+            wanted.are_in(number, np.concatenate(taken), index, np.arange(len(index.raw)))
+        taken.clear()
 
     def _check(self) -> None:
         """Read back what was written: sizes and indexes, or every byte."""
@@ -358,6 +292,17 @@ class Putting:
                 found.digests, index.digests
             ):
                 raise DriverError(f"{name} in the image store is not what was written")
+
+    def _check_every_byte(self, layout: Layout) -> None:
+        """Of what this put has written; what others and the base have was checked by its writer."""
+        numbers = [self.numbers[name] for name in self.own]
+        chunks = np.flatnonzero(np.isin(layout.pack, numbers))
+        reader = ChunkReader(self.means.objects, layout, self.means.sealing)
+        for read in reads(layout, chunks):
+            for _, found in reader.chunks(read):
+                self.pace.worked()
+                if isinstance(found, NotPacked):
+                    raise DriverError(f"a chunk in {read.pack}, just written, is {found}")
 
     def _layout(self, cuts: Sequence[Cuts], wanted: Wanted, chunk: Places) -> Layout:
         return Layout(
@@ -370,7 +315,7 @@ class Putting:
             wanted.codec,
             np.array([len(each.digests) // DIGEST_BYTES for each in cuts], np.uint32),
             chunk.astype(np.uint32),
-            _joined([each.all_starts for each in cuts], np.uint64),
+            joined([each.all_starts for each in cuts], np.uint64),
         )
 
     def _publish(self, cuts: Sequence[Cuts], layout: Layout) -> str:
