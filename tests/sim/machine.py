@@ -263,7 +263,7 @@ class Machine:
 
     def drivers(self) -> tuple[Drivers, sim.SimProbe]:
         """What `build` gives a shim of this machine."""
-        staging = sim.SimStaging(self.directory / "staging", self.name)
+        staging = sim.SimStaging(self.directory / "staging", self.name, keep=False)
         staging.machine = self
         probe = sim.SimProbe(self)
         made = Drivers(

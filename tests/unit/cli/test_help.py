@@ -118,9 +118,13 @@ def sample(option: click.Option) -> str:
         return "/etc/hostname" if option.type.file_okay else "/"
     if isinstance(option.type, click.IntRange):
         return "1"
-    return {"phase=duration": "dump=60s", "duration": "7s", "integer": "7"}.get(
-        option.type.name, "policy_s=7s" if option.name == "policy" else "words"
-    )
+    return {
+        "phase=duration": "dump=60s",
+        "duration": "7s",
+        "size": "2M",
+        "integer": "7",
+        "float range": "1.5",
+    }.get(option.type.name, "policy_s=7s" if option.name == "policy" else "words")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
