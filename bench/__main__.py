@@ -1,4 +1,4 @@
-"""`python -m bench [--json] [--only hook|images|coordination] [--rounds N]`: measure and print.
+"""`python -m bench [--json] [--only PART] [--rounds N]`: measure and print.
 
 Every figure stands beside its floor and its goal; one that misses its goal is printed all the same.
 With --json the last line on stdout is one JSON object.
@@ -20,14 +20,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import coordination, gpu, images
+from bench import chunks, coordination, gpu, images, sharing
 from coordinator.core.errors import SetupError
 from worker_shim.hook import measure as hook
 
 HOOK_GOAL_NS = 1000.0
 PAUSE_GOAL = 1.25
 RESTORE_GOAL = 1.5
-PARTS = ("hook", "images", "coordination", "gpu")
+PARTS = ("hook", "chunks", "images", "sharing", "coordination", "gpu")
+NEED_ROOT = ("images", "sharing")
 
 Note = Callable[[str], None]
 
@@ -78,6 +79,9 @@ def show(found: dict[str, Any], console: Console) -> None:
         goal = f"goal ≤ {HOOK_GOAL_NS:.0f} ns"
         table.add_row("hook, one Optimizer.step", f"{cost['optimizer_pair_ns']:.0f} ns", goal)
         table.add_row("hook, one step() call", f"{cost['step_ns']:.0f} ns", goal)
+    if "chunks" in found:
+        for row in chunks.rows(chunks.Speed(**found["chunks"])):
+            table.add_row(*row)
     if "images" in found:
         image = found["images"]
         for index, one in enumerate(image["rounds"]):
@@ -96,6 +100,8 @@ def show(found: dict[str, Any], console: Console) -> None:
             table.add_row("  phases, ms", phases(one["restore_timings"]), "")
         table.add_row("pause ratio, median", f"{image['pause_ratio']:.2f}", f"≤ {PAUSE_GOAL}")
         table.add_row("restore ratio, median", f"{image['restore_ratio']:.2f}", f"≤ {RESTORE_GOAL}")
+    for row in sharing.rows([sharing.Sizes(**one) for one in found.get("sharing", ())]):
+        table.add_row(*row)
     for row in coordination.rows(found.get("coordination", ())):
         table.add_row(*row)
     for row in gpu.rows([gpu.Taken(**one) for one in found.get("gpu", ())]):
@@ -113,9 +119,10 @@ def main() -> None:
     chosen = options.only or [part for part in PARTS if part != "gpu"]
     console = Console(stderr=options.json, highlight=False)
     found: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "kernel": platform.release()}}
-    if "images" in chosen and os.geteuid() != 0:
-        console.print("images: left out, it needs root")
-        chosen = [part for part in chosen if part != "images"]
+    if os.geteuid() != 0:
+        for part in (part for part in chosen if part in NEED_ROOT):
+            console.print(f"{part}: left out, it needs root")
+        chosen = [part for part in chosen if part not in NEED_ROOT]
     people = Console(stderr=True, highlight=False)
 
     def note(part: str) -> None:
@@ -124,9 +131,15 @@ def main() -> None:
     if "hook" in chosen:
         note("hook")
         found["hook"] = measure_hook()
+    if "chunks" in chosen:
+        note("chunks")
+        found["chunks"] = asdict(chunks.measure())
     if "images" in chosen:
         note(f"pause and restore, {options.rounds} rounds")
         found["images"] = measure_images(options.rounds)
+    if "sharing" in chosen:
+        note("what snapshots share")
+        found["sharing"] = [asdict(one) for one in sharing.measure()]
     if "coordination" in chosen:
         found["coordination"] = measure_coordination(console, note)
     if "gpu" in chosen:
