@@ -13,7 +13,7 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -109,6 +109,29 @@ def show(found: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
+def measure(chosen: Sequence[str], rounds: int, console: Console, note: Note) -> dict[str, Any]:
+    """What was chosen, one part after another."""
+    found: dict[str, Any] = {}
+    if "hook" in chosen:
+        note("hook")
+        found["hook"] = measure_hook()
+    if "chunks" in chosen:
+        note("chunks")
+        found["chunks"] = asdict(chunks.measure())
+    if "images" in chosen:
+        note(f"pause and restore, {rounds} rounds")
+        found["images"] = measure_images(rounds)
+    if "sharing" in chosen:
+        note("what snapshots share")
+        found["sharing"] = [asdict(one) for one in sharing.measure()]
+    if "coordination" in chosen:
+        found["coordination"] = measure_coordination(console, note)
+    if "gpu" in chosen:
+        note("device memory")
+        found["gpu"] = [asdict(one) for one in gpu.measure()]
+    return found
+
+
 def main() -> None:
     """Measure what was asked for, one part after another."""
     parser = argparse.ArgumentParser(prog="bench", description=__doc__.split("\n")[0])
@@ -128,23 +151,7 @@ def main() -> None:
     def note(part: str) -> None:
         people.print(f"measuring: {part}", style="dim")
 
-    if "hook" in chosen:
-        note("hook")
-        found["hook"] = measure_hook()
-    if "chunks" in chosen:
-        note("chunks")
-        found["chunks"] = asdict(chunks.measure())
-    if "images" in chosen:
-        note(f"pause and restore, {options.rounds} rounds")
-        found["images"] = measure_images(options.rounds)
-    if "sharing" in chosen:
-        note("what snapshots share")
-        found["sharing"] = [asdict(one) for one in sharing.measure()]
-    if "coordination" in chosen:
-        found["coordination"] = measure_coordination(console, note)
-    if "gpu" in chosen:
-        note("device memory")
-        found["gpu"] = [asdict(one) for one in gpu.measure()]
+    found |= measure(chosen, options.rounds, console, note)
     show(found, console)
     if options.json:
         sizes = [one.to_fields() for one in found.pop("coordination", ())]
