@@ -41,9 +41,12 @@ class Transfer:
 async def bounded(work: Callable[[], T], job: Transfer, deadline_s: float, doing: str) -> T:
     """Run in a thread; at the deadline or a cancellation tell it to stop and wait until it has.
 
-    The thread looks at `stop` between chunks, so the wait is one chunk long.
+    The thread looks at `stop` between chunks, so the wait is one chunk long. It is a thread of its
+    own: workers of one attempt wait for each other, and nothing else of a shim may wait for them.
     """
-    thread = asyncio.ensure_future(asyncio.to_thread(work))
+    pool = ThreadPoolExecutor(1, thread_name_prefix="store")
+    thread = asyncio.get_running_loop().run_in_executor(pool, work)
+    pool.shutdown(wait=False)
     try:
         await asyncio.wait({thread}, timeout=deadline_s)
     finally:
