@@ -228,10 +228,11 @@ class Putting:
         if not len(mine):
             return 0
         batches = batches_of(mine, wanted.raw)
-        threads = min(self.means.threads, len(mine))
+        total = int(wanted.raw[mine].sum(dtype=np.int64))
+        threads = min(self.means.threads, -(-total // PACK_BYTES))  # a pack each, at least
         works = [partial(self._pack, wanted, batches) for _ in range(threads)]
         run_all(works, self.job, threads=threads, begin=self._begin)
-        return int(wanted.raw[mine].sum(dtype=np.int64))
+        return total
 
     def _pack(self, wanted: Wanted, batches: Iterator[Places]) -> None:
         """Take batches until there are none, filling packs of one's own."""
