@@ -122,7 +122,7 @@ class ChunkStore:
         manifest, layout = find_manifest(self.objects, place, digest, self._sealing)
         if layout is None:
             return whole.fetch(self.objects, place, manifest, into, job)
-        local = self._local.images(place, digest)
+        local = self._local.images(place)
         return Bringing(self.objects, self._sealing, manifest, layout, into, local, job).run()
 
     async def manifest(self, place: str, digest: str, *, deadline_s: float) -> Manifest:

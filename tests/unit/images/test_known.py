@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.images.kit import fetch, memory, put, same, stage
+from tests.unit.images.kit import a_manifest, fetch, memory, pages, put, same, stage
 from worker_shim.images import known
 from worker_shim.images.chunk_store import ChunkStore
 from worker_shim.images.known import KnownFiles
@@ -166,6 +166,27 @@ async def test_a_changed_image_in_staging_is_not_used(
     was = (staged / BIG).read_bytes()
     change(staged / BIG)
     brought, read = await read_from_packs(store, stored, tmp_path / "into")
-    assert read
+    assert read == (change in (write_mapped, cut_and_grow))  # else hashed, and copied from here
     assert not brought.is_symlink()
     assert brought.read_bytes() == was
+
+
+async def test_only_what_is_not_here_comes_from_the_store(tmp_path: Path) -> None:
+    """An older snapshot, of which the last one's images in staging have most chunks."""
+    objects = MemoryObjects()
+    old, new = (stage(tmp_path / "staging", action=action) for action in ("a1", "a2"))
+    (old / BIG).write_bytes(pages(1, 2000) + pages(2, 100))
+    (new / BIG).write_bytes(pages(3, 50) + pages(1, 2000))
+    store = ChunkStore(objects)
+    first = await put(store, old)
+    await put(store, new, a_manifest("a2"), base="a1")
+    shutil.rmtree(old / "images")
+    objects.calls.clear()
+    asked: list[int] = []
+    real = objects.get
+    objects.get = lambda name, **part: (  # type: ignore[method-assign, assignment]
+        asked.append(part.get("length") or 0), real(name, **part)
+    )[1]  # fmt: skip
+    await fetch(store, first, tmp_path / "into")
+    assert (tmp_path / "into" / BIG).read_bytes() == pages(1, 2000) + pages(2, 100)
+    assert 0 < sum(asked) < 300 * 4096

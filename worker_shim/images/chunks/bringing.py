@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.core.errors import DriverError
+from worker_shim.images.chunks.cutting import hasher
 from worker_shim.images.chunks.layout import Layout
-from worker_shim.images.chunks.local import LocalImages
+from worker_shim.images.chunks.local import LocalImages, Source
 from worker_shim.images.chunks.packs import NotPacked
 from worker_shim.images.chunks.reading import ChunkReader, Read, reads
 from worker_shim.images.chunks.table import Places
@@ -61,10 +63,8 @@ class Bringing:
         threads = min(READERS_MAX, max(READERS_MIN, os.cpu_count() or 1))
         with session_goes_first():
             try:
-                wanted = self._make_files()
-                chunks = np.flatnonzero(
-                    np.bincount(self.layout.chunk[wanted], minlength=len(self.layout.digests))
-                )
+                chunks = np.unique(self.layout.chunk[self._make_files()]).astype(np.int64)
+                chunks = self._take_from_here(chunks, threads)
                 works = [partial(self._bring, read) for read in reads(self.layout, chunks)]
                 run_all(works, self.job, threads=threads, begin=go_first)
             except OSError as error:
@@ -94,9 +94,42 @@ class Bringing:
         self.wanted = wanted
         return np.flatnonzero(wanted)
 
+    def _take_from_here(self, chunks: Places, threads: int) -> Places:
+        """Copy what staging has of other images; returns the chunks that must come from packs."""
+        works = [
+            partial(self._copy, source)
+            for source in self.local.sources(self.layout.digests, chunks)
+        ]
+        if not works:
+            return chunks
+        copied = run_all(works, self.job, threads=threads, begin=go_first)
+        return chunks[~np.isin(chunks, np.concatenate(copied))]
+
+    def _copy(self, source: Source) -> Places:
+        """Copy chunks out of a file here; returns those that were in it as they should be."""
+        named = hasher(self.sealing.hash_key)
+        lengths = self.layout.raw[source.chunks].tolist()
+        good = np.zeros(len(source.chunks), bool)
+        with (
+            suppress(FileNotFoundError),  # dropped meanwhile
+            self._writers() as writers,
+            open(source.path, "rb", buffering=0) as file,
+        ):
+            for number, chunk in enumerate(source.chunks.tolist()):
+                if self.job.stop.is_set():
+                    raise CopyStopped
+                data = os.pread(file.fileno(), lengths[number], int(source.starts[number]))
+                if named(memoryview(data)) == self.layout.digests[chunk].tobytes():
+                    self._place(chunk, data, writers)
+                    good[number] = True
+        return source.chunks[good]
+
+    def _writers(self) -> Writers:
+        return Writers(self.into, [file.name for file in self.manifest.files])
+
     def _bring(self, read: Read) -> None:
         reader = ChunkReader(self.objects, self.layout, self.sealing)
-        with Writers(self.into, [file.name for file in self.manifest.files]) as writers:
+        with self._writers() as writers:
             for chunk, data in reader.chunks(read):
                 if self.job.stop.is_set():
                     raise CopyStopped
