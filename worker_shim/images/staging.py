@@ -87,13 +87,15 @@ class Staging:
         keep = self._keep and self._room_bytes() >= size
         if keep and in_memory(self.root):
             keep = free_memory() >= size
-        self.drop_kept(job, worker)
-        if not keep:
-            self.drop(job, worker, action)
-            return False
         with self._lock:
             self._kept[(job, worker, action)] = size
-        return True
+        for images in self.kept():
+            earlier = images[:2] == (job, worker) and images[2] != action
+            if earlier and not self._in_use(images):
+                self.drop(*images)
+        if not keep:
+            self.drop(job, worker, action)
+        return keep
 
     def kept(self) -> tuple[Images, ...]:
         """What is kept of images that are stored, oldest first."""

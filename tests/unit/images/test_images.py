@@ -14,7 +14,7 @@ import pytest
 from coordinator.core.errors import BadRequest, DriverError
 from tests.unit.images.kit import a_manifest
 from worker_shim.images import manifest, priority
-from worker_shim.images.staging import Staging
+from worker_shim.images.staging import Staging, free_memory, in_memory
 
 
 def test_a_copy_gives_way_and_a_restore_goes_first() -> None:
@@ -98,3 +98,70 @@ def test_names_that_are_no_directories(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadRequest):
         Staging(tmp_path, "n0").place(name, 0, "a1")
     shutil.rmtree(tmp_path)
+
+
+# -- images that stay in staging ------------------------------------------------------------------
+
+
+def settled(staging: Staging, action: str, *, worker: int = 0, size: int = 1 << 20) -> Path:
+    place = staging.create("llm", worker, action, need_bytes=0)
+    (place / "images/pages-1.img").write_bytes(os.urandom(size))
+    assert staging.settle("llm", worker, action)
+    return place
+
+
+def test_stored_images_stay_until_the_worker_s_next_are_stored(tmp_path: Path) -> None:
+    staging = Staging(tmp_path, "n0")
+    first, other = settled(staging, "a1"), settled(staging, "a1", worker=1)
+    assert staging.kept() == (("llm", 0, "a1"), ("llm", 1, "a1"))
+    second = settled(staging, "a2")
+    assert not first.exists()
+    assert second.exists()
+    assert other.exists()
+    staging.drop_kept("llm", 0)
+    assert not second.exists()
+    assert staging.kept() == (("llm", 1, "a1"),)
+    assert staging.sweep() == ("llm/1/a1",)  # at the next start, nothing of it is known any more
+
+
+def test_nothing_stays_where_that_was_not_wanted(tmp_path: Path) -> None:
+    staging = Staging(tmp_path, "n0", keep=False)
+    place = staging.create("llm", 0, "a1", need_bytes=0)
+    assert not staging.settle("llm", 0, "a1")
+    assert not place.exists()
+
+
+def test_what_a_restore_links_to_is_not_dropped(tmp_path: Path) -> None:
+    staging = Staging(tmp_path, "n0")
+    kept = settled(staging, "a1")
+    restoring = staging.create("llm", 0, "r1", need_bytes=0, using="a1")
+    staging.drop_kept()
+    assert kept.exists()
+    staging.drop("llm", 0, "r1")
+    assert not restoring.exists()
+    staging.drop_kept()
+    assert not kept.exists()
+
+
+@pytest.mark.root
+def test_kept_images_make_room_and_count_as_room(small_disk: Path) -> None:
+    staging = Staging(small_disk / "staging", "n0")
+    before = staging.free_bytes()
+    kept = settled(staging, "a1", size=1 << 20)
+    assert abs(staging.free_bytes() - before) < 64 << 10
+    again = staging.create("llm", 0, "r1", need_bytes=3 << 20, using="a1")  # a restore from it
+    assert kept.exists()
+    assert again.exists()
+    staging.drop("llm", 0, "r1")
+    staging.create("llm", 1, "a2", need_bytes=7 << 19)
+    assert not kept.exists()
+    big = staging.create("llm", 0, "a3", need_bytes=0)
+    (big / "images/pages-1.img").write_bytes(os.urandom(5 << 19))
+    assert not staging.settle("llm", 0, "a3")  # the next dump would not fit beside it
+    assert not big.exists()
+
+
+def test_memory_is_told_from_disks(tmp_path: Path) -> None:
+    assert in_memory(Path("/dev/shm"))
+    assert not in_memory(Path("/proc"))
+    assert free_memory() > 1 << 20
