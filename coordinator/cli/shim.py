@@ -30,6 +30,36 @@ GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/c
 STORE_DIRECTORY = Path("/var/lib/allstop/store")
 
 
+def persist_options(function: Function) -> Function:
+    """What PERSIST may take of its node."""
+    for add in reversed(
+        (
+            option(
+                "--persist-rate", type=Size(), metavar="BYTES/S",
+                help="How fast images may go to the store, such as 200M.  [default: as fast as "
+                "it goes]",
+            ),
+            option(
+                "--persist-cpu", type=click.FloatRange(0, 64, min_open=True), metavar="CORES",
+                help="Share of one core that hashing and storing may take, such as 0.5.  "
+                "[default: what the job leaves]",
+            ),
+            option(
+                "--persist-verify", type=click.Choice(("index", "full")),
+                help="What is read back before a snapshot counts: each pack's index, or every "
+                "byte.  [default: index]",
+            ),
+            option(
+                "--keep-images/--drop-images", default=None,
+                help="Keep stored images in staging while there is room, for a restore here.  "
+                "[default: keep]",
+            ),
+        )
+    ):  # fmt: skip
+        function = add(function)
+    return function
+
+
 def node_options(function: Function) -> Function:
     """What a shim must know of its node; may stand before or after `run`."""
     for add in reversed(
@@ -64,26 +94,6 @@ def node_options(function: Function) -> Function:
                 help="What saves device memory: cuda-bindings or the program cuda-checkpoint.",
             ),
             option(
-                "--persist-rate", type=Size(), metavar="BYTES/S",
-                help="How fast images may go to the store, such as 200M.  [default: as fast as "
-                "it goes]",
-            ),
-            option(
-                "--persist-cpu", type=click.FloatRange(0, 64, min_open=True), metavar="CORES",
-                help="Share of one core that hashing and storing may take, such as 0.5.  "
-                "[default: what the job leaves]",
-            ),
-            option(
-                "--persist-verify", type=click.Choice(("index", "full")),
-                help="What is read back before a snapshot counts: each pack's index, or every "
-                "byte.  [default: index]",
-            ),
-            option(
-                "--keep-images/--drop-images", default=None,
-                help="Keep stored images in staging while there is room, for a restore here.  "
-                "[default: keep]",
-            ),
-            option(
                 "--metrics", default="", metavar="ADDR",
                 help="host:port that answers Prometheus.  [default: nobody does]",
             ),
@@ -94,7 +104,7 @@ def node_options(function: Function) -> Function:
         )
     ):  # fmt: skip
         function = add(function)
-    return config_option(connection(function))
+    return config_option(connection(persist_options(function)))
 
 
 @verb_group(
