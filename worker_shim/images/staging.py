@@ -2,12 +2,13 @@
 
     <root>/<job>/<worker>/<action>/
         owner         name of the node whose shim made it
+        kept          all of it is stored; it stays for a restore here
         images/       what CRIU wrote
         files/        copies of files that were open for writing at the cut
 
-Everything but `owner` goes to the store and comes back from it under the same names. What is stored
-may stay here, so that a restore on this node needs no store; it goes where room is needed, and when
-the worker's next images are stored.
+Everything but `owner` and `kept` goes to the store and comes back from it under the same names.
+What is stored may stay here, so that a restore on this node needs no store; it goes where room is
+needed, and when the worker's next images are stored.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from coordinator.core.errors import DriverError
 from worker_shim.images.names import checked_name
 
 OWNER = "owner"
+KEPT = "kept"
 IMAGES = "images"
 FILES = "files"
 
@@ -93,7 +95,9 @@ class Staging:
             earlier = images[:2] == (job, worker) and images[2] != action
             if earlier and not self._in_use(images):
                 self.drop(*images)
-        if not keep:
+        if keep:
+            (place / KEPT).touch()
+        else:
             self.drop(job, worker, action)
         return keep
 
@@ -165,7 +169,7 @@ def free_memory() -> int:
 
 
 def listed(place: Path) -> dict[str, int]:
-    """Every regular file below a place but the owner's mark: its name there and its size in bytes.
+    """Every regular file below a place but our own marks: its name there and its size in bytes.
 
     Empty when there is no such place. Raises OSError when a file vanishes meanwhile. The worker
     stands still for it: pathlib would take five times as long.
@@ -174,7 +178,8 @@ def listed(place: Path) -> dict[str, int]:
         return {}
     top = len(f"{place}/")
     sizes = {entry.path[top:]: entry.stat().st_size for entry in _files_below(str(place))}
-    sizes.pop(OWNER, None)
+    for mark in (OWNER, KEPT):
+        sizes.pop(mark, None)
     return {name: sizes[name] for name in sorted(sizes, key=lambda name: name.split("/"))}
 
 

@@ -268,7 +268,8 @@ class Pair:
         """What an attempt must not leave on a node: locks, stopped tasks, staging, CRIU."""
         host = self.host(node)
         tables = host.run(["nft", "list", "tables"]).stdout.split("\n")
-        staged = host.run(["find", str(STAGING), "-mindepth", "3", "-maxdepth", "3"]).stdout
+        places = ["find", str(STAGING), "-mindepth", "3", "-maxdepth", "3"]
+        staged = host.run([*places, "!", "-execdir", "test", "-e", "{}/kept", ";"]).stdout
         left = [table for table in tables if "allstop" in table]
         left += [f"stopped: {pid}" for pid in self.stopped_on(node)]
         left += [f"staged: {line}" for line in staged.split("\n") if line]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from worker_shim.images.transfer import Transfer, run_all
 
 THREADS = 4
 WAIT_SHARE = 0.25  # of the deadline, for others
+PATIENCE_S, PATIENCE = 3.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Putting:
     written: list[str] = field(default_factory=list)  # also what may have been written
     stored_bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    cut_s: float = 0.0  # how long hashing took, which is about what it takes the others
 
     def __post_init__(self) -> None:
         """The limits count from now."""
@@ -107,7 +110,9 @@ class Putting:
 
     def _run(self) -> tuple[Stored, Manifest, Layout]:
         self._require_free()
+        began = time.monotonic()
         cuts = self._cut()
+        self.cut_s = time.monotonic() - began
         wanted, chunk = chunks_of(cuts)
         dumped = sum(int(each.all_lengths.sum(dtype=np.int64)) for each in cuts)
         self._look_in_base(wanted)
@@ -184,7 +189,9 @@ class Putting:
 
     @property
     def _wait_s(self) -> float:
-        return min(self.means.meet_s, self.deadline_s * WAIT_SHARE)
+        """For others, who began at the same time: a multiple of what this one has taken so far."""
+        patience_s = PATIENCE_S + PATIENCE * self.cut_s
+        return min(self.means.meet_s, self.deadline_s * WAIT_SHARE, patience_s)
 
     def _look_at_others(self, wanted: Wanted) -> int:
         """Find what was left to others in their packs; store what is not there after a while."""
