@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -25,7 +26,7 @@ PARTIAL = "partial"
 IDENTITY = "store.id"
 NOBODY = "@"  # mark of a store that was opened without a node
 DEAD_PARTIAL_S = 86_400.0
-MAKE_TRIES = 8  # of a directory that another one's last removal takes away
+MAKE_TRIES = 64  # of a directory that another one's last removal takes away
 
 
 class DirectoryObjects:
@@ -82,9 +83,12 @@ class DirectoryObjects:
             raise self._read_error(error, name) from error
 
     def list(self, prefix: str) -> Iterator[Listed]:
-        """What vanishes meanwhile is left out."""
+        """What vanishes meanwhile is left out; a store that is gone is no empty one."""
         directory, _, begins = prefix.rpartition("/")
         top = inside(self.root, directory) if directory else self.root
+        if not top.is_dir() and not self._is_there():
+            gone = FileNotFoundError(errno.ENOENT, "its store.id is not there", str(self.root))
+            raise store_error(gone, self.root)
         yield from self._below(top, f"{directory}/" if directory else "", begins)
 
     def delete(self, name: str) -> None:
@@ -135,8 +139,8 @@ class DirectoryObjects:
 
     def _link(self, aside: Path, target: Path) -> bool:
         for _ in range(MAKE_TRIES):
-            made = _make_synced(target.parent, self.root)
             try:
+                made = _made(target.parent, self.root)
                 os.link(aside, target)
             except FileExistsError:
                 return False
@@ -209,7 +213,7 @@ class DirectoryObjects:
         return path.read_text().strip()
 
 
-def _make_synced(directory: Path, root: Path) -> tuple[Path, ...]:
+def _made(directory: Path, root: Path) -> tuple[Path, ...]:
     """Make what is missing between root and directory; returns the parents of what was made."""
     missing = []
     while directory != root and not directory.is_dir():
