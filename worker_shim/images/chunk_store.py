@@ -11,6 +11,7 @@ A pack is named for the attempt that wrote it; manifests of later snapshots refe
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,9 @@ from worker_shim.images.chunks.bases import Bases
 from worker_shim.images.chunks.bringing import Bringing
 from worker_shim.images.chunks.local import Kept as KeptHere
 from worker_shim.images.chunks.local import Local
-from worker_shim.images.chunks.pace import Limits
+from worker_shim.images.chunks.pace import Budget, Limits
 from worker_shim.images.chunks.reading import find_manifest
-from worker_shim.images.chunks.storing import Means, Putting
+from worker_shim.images.chunks.storing import THREADS, Means, Putting
 from worker_shim.images.names import checked_name, checked_place
 from worker_shim.images.objects.port import ObjectStore
 from worker_shim.images.port import Collected, Damage, Kept, Manifest, Stored
@@ -56,7 +57,12 @@ class ChunkStore:
         self.objects = objects
         self._sealing = sealing or Open()
         self._means = Means(
-            objects, self._sealing, limits or Limits(), meet_s=meet_s, verify_full=verify_full
+            objects,
+            self._sealing,
+            Budget(limits or Limits()),
+            threading.Semaphore(THREADS),
+            meet_s=meet_s,
+            verify_full=verify_full,
         )
         self._local = Local()
 

@@ -121,6 +121,7 @@ def _pieces(
     sums = np.add.reduce(words, axis=1)
     marks: list[int] = np.flatnonzero(sums * _SPREAD < _BELOW).tolist()
     pieces: list[tuple[int, int]] = []
+    certain = False
     for begin, end in _runs_of_data(words, sums):
         while begin < end:
             stop, certain = _end(begin, end, marks, seams)
@@ -130,7 +131,7 @@ def _pieces(
             begin = stop
     if ended and any(memoryview(buffer)[pages * PAGE_BYTES : filled]):
         tail = (pages * PAGE_BYTES, filled)
-        if pieces and pieces[-1][1] == tail[0]:
+        if pieces and pieces[-1][1] == tail[0] and not certain:
             tail = (pieces.pop()[0], filled)
         pieces.append(tail)
     return pieces, filled

@@ -26,7 +26,7 @@ from worker_shim.images.chunks.bases import Bases
 from worker_shim.images.chunks.cutting import DIGEST_BYTES, Cuts, cut, hasher
 from worker_shim.images.chunks.layout import Layout, Pack
 from worker_shim.images.chunks.meeting import Meeting, Polls
-from worker_shim.images.chunks.pace import Limits, Pace
+from worker_shim.images.chunks.pace import Budget, Pace
 from worker_shim.images.chunks.packs import PACK_BYTES, Index, NotPacked, Packer, read_index
 from worker_shim.images.chunks.pagemap import seams
 from worker_shim.images.chunks.reading import ChunkReader, reads
@@ -41,6 +41,7 @@ from worker_shim.images.staging import listed
 from worker_shim.images.transfer import Transfer, run_all
 
 THREADS = 4
+TURN_S = 0.2  # between looks whether to stop, while other puts fill their packs
 WAIT_SHARE = 0.25  # of the deadline, for others
 PATIENCE_S, PATIENCE = 3.0, 4.0
 
@@ -51,7 +52,8 @@ class Means:
 
     objects: ObjectStore
     sealing: Sealing
-    limits: Limits
+    budget: Budget
+    packers: threading.Semaphore  # a pack of memory each, over all puts at once
     meet_s: float = 30.0
     verify_full: bool = False
     threads: int = THREADS
@@ -80,7 +82,7 @@ class Putting:
 
     def __post_init__(self) -> None:
         """The limits count from now."""
-        self.pace = Pace(self.means.limits, self.job.stop)
+        self.pace = Pace(self.means.budget, self.job.stop)
         self.named = hasher(self.means.sealing.hash_key)
 
     @property
@@ -243,6 +245,14 @@ class Putting:
 
     def _pack(self, wanted: Wanted, batches: Iterator[Places]) -> None:
         """Take batches until there are none, filling packs of one's own."""
+        while not self.means.packers.acquire(timeout=TURN_S):
+            self.pace.worked()
+        try:
+            self._fill_packs(wanted, batches)
+        finally:
+            self.means.packers.release()
+
+    def _fill_packs(self, wanted: Wanted, batches: Iterator[Places]) -> None:
         packer, taken = Packer(self.means.sealing), list[Places]()
         names = list(listed(self.staged))
         while True:
