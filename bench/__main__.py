@@ -26,7 +26,7 @@ from worker_shim.hook import measure as hook
 
 HOOK_GOAL_NS = 1000.0
 PAUSE_GOAL = 1.25
-RESTORE_GOAL = 1.5
+RESTORE_GOAL = 1.3
 PARTS = ("hook", "chunks", "images", "sharing", "coordination", "gpu")
 NEED_ROOT = ("images", "sharing")
 
