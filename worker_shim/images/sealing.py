@@ -1,35 +1,179 @@
-"""Port of sealing: what happens to bytes of the job before they leave the node."""
+"""Encryption of what leaves the node: AES-256-GCM, and a key for hashes that become names.
+
+One master key for a store, never written anywhere. With a salt of the store's own HKDF makes three
+things of it: the key of the cipher, the key of the hashes, and a check, which the store keeps
+(`store.key`) so that a wrong key is refused before anything is read or written.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import secrets
+from dataclasses import dataclass
 from typing import Protocol
 
-from worker_shim.images.objects.port import Part
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from coordinator.core.errors import DriverError, SetupError, WrongKey
+from worker_shim.images.objects.port import ObjectMissing, ObjectStore, Part
+
+KEY_RECORD = "store.key"
+OWN_RECORDS = ("store.id", KEY_RECORD)  # what a store may hold before it holds anything
+CIPHER = "AES-256-GCM"
+KEY_BYTES, SALT_BYTES, CHECK_BYTES = 32, 16, 8
+NONCE_BYTES, TAG_BYTES = 12, 16  # NIST SP 800-38D; random nonces: at most 2^32 seals a key
 
 
 class Sealing(Protocol):
-    """Turns bytes into what may be seen by others, and back."""
+    """What is done to bytes before they leave the node, and after they came back."""
 
-    hash_key: bytes  # 32 bytes for keyed blake3; b"": names of chunks are plain digests
-    overhead_bytes: int  # what sealing adds to each piece
+    @property
+    def hash_key(self) -> bytes:
+        """32 bytes for keyed hashes; b'' where hashes need none."""
+
+    @property
+    def overhead_bytes(self) -> int:
+        """How much longer sealed bytes are."""
 
     def seal(self, data: Part, context: bytes) -> bytes:
-        """Close a piece; it opens only with the same context."""
+        """Seal; `context` must be the same at `open`, so that nothing can stand in for another."""
 
     def open(self, data: Part, context: bytes) -> bytes:
-        """The piece again; raises WrongKey, or DriverError where its bytes are not those sealed."""
+        """The bytes again; raises DriverError where they are not what was sealed."""
 
 
 class Open:
-    """No sealing: bytes are stored as they are."""
+    """Nothing is sealed."""
 
     hash_key = b""
     overhead_bytes = 0
 
     def seal(self, data: Part, context: bytes) -> bytes:
-        """As it is."""
+        """The same bytes."""
         return bytes(data)
 
     def open(self, data: Part, context: bytes) -> bytes:
-        """As it is."""
+        """The same bytes."""
         return bytes(data)
+
+
+@dataclass(frozen=True)
+class MasterKey:
+    """32 bytes that somebody keeps; they never show in a text."""
+
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return "MasterKey(…)"
+
+    def derived(self, salt: bytes, purpose: str, length: int = KEY_BYTES) -> bytes:
+        """A key of its own for each purpose, by HKDF (RFC 5869)."""
+        info = f"allstop {purpose}".encode()
+        return HKDF(SHA256(), length, salt, info).derive(self.secret)
+
+
+class Sealed:
+    """AES-256-GCM with a random nonce before the cipher text and the tag behind it."""
+
+    overhead_bytes = NONCE_BYTES + TAG_BYTES
+
+    def __init__(self, key: MasterKey, salt: bytes) -> None:
+        """`salt` is the store's."""
+        self.hash_key = key.derived(salt, "hash key")
+        self._cipher = AESGCM(key.derived(salt, "cipher key"))
+
+    def __repr__(self) -> str:
+        return "Sealed(…)"
+
+    def seal(self, data: Part, context: bytes) -> bytes:
+        """Encrypt and authenticate, together with the context."""
+        nonce = os.urandom(NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, data, context)
+
+    def open(self, data: Part, context: bytes) -> bytes:
+        """Decrypt; raises DriverError for bytes that were changed, cut off, or of elsewhere."""
+        view = memoryview(data)
+        try:
+            return self._cipher.decrypt(bytes(view[:NONCE_BYTES]), view[NONCE_BYTES:], context)
+        except (InvalidTag, ValueError) as error:
+            place = context.decode(errors="replace")
+            raise DriverError(
+                f"the encrypted bytes of {place} are damaged, or are not those that were written",
+                advice="the image store is damaged; restore an older snapshot",
+            ) from error
+
+
+def sealing_of(store: ObjectStore, key: MasterKey | None) -> Sealing:
+    """How this store is sealed; of an empty one it is decided here, for as long as it lives.
+
+    Raises WrongKey for another key than the store's, for a key where the store is plain, and for
+    none where it is sealed; DriverError where the store cannot be read or written. Nothing but
+    the store's own record is read or written.
+    """
+    record = _record(store)
+    if record is None:
+        if key is not None and any(one.name not in OWN_RECORDS for one in store.list("")):
+            raise WrongKey(
+                "the image store holds snapshots that are not encrypted, and a key was given",
+                advice="leave the key out, or take an empty place for encrypted snapshots",
+            )
+        store.put(KEY_RECORD, [_fresh(key)])  # False: somebody else has just decided
+        record = _record(store)
+    if record is None:
+        raise DriverError(f"the image store does not keep {KEY_RECORD}")
+    return _judged(record, key)
+
+
+def _judged(record: dict[str, str], key: MasterKey | None) -> Sealing:
+    cipher = record.get("cipher")
+    if cipher == "":
+        if key is not None:
+            raise WrongKey(
+                "the image store is not encrypted, and a key was given",
+                advice="leave the key out, or take an empty place for encrypted snapshots",
+            )
+        return Open()
+    if cipher != CIPHER:
+        raise SetupError(f"the image store is encrypted with {cipher}, which this version has not")
+    if key is None:
+        raise WrongKey(
+            "the image store is encrypted, and no key was given",
+            advice="--store-key says where its key is",
+        )
+    salt = bytes.fromhex(record["salt"])
+    own = key.derived(salt, "check", CHECK_BYTES).hex()
+    if not secrets.compare_digest(own, record["check"]):
+        raise WrongKey(
+            f"the image store is encrypted with another key: with {record['check']}, given {own}",
+            advice="give the key that the store began with; a new key needs a new store",
+        )
+    return Sealed(key, salt)
+
+
+def _record(store: ObjectStore) -> dict[str, str] | None:
+    try:
+        read = json.loads(store.get(KEY_RECORD))
+        wanted = {"cipher"} if read.get("cipher") != CIPHER else {"cipher", "salt", "check"}
+        if not all(isinstance(read[name], str) for name in wanted):
+            raise ValueError
+        bytes.fromhex(read.get("salt", ""))
+    except ObjectMissing:
+        return None
+    except (ValueError, AttributeError, KeyError) as error:
+        raise DriverError(
+            f"{KEY_RECORD} of the image store is damaged",
+            advice="put it back from a copy: without it nothing encrypted there can be read",
+        ) from error
+    return dict(read)
+
+
+def _fresh(key: MasterKey | None) -> bytes:
+    if key is None:
+        return json.dumps({"cipher": ""}).encode()
+    salt = os.urandom(SALT_BYTES)
+    check = key.derived(salt, "check", CHECK_BYTES).hex()
+    return json.dumps({"cipher": CIPHER, "salt": salt.hex(), "check": check}).encode()
