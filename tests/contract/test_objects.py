@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 
 from coordinator.core.errors import DriverError
 from tests.support.s3.server import BUCKET, S3Server, serving, use
-from worker_shim.images.objects.cloud import CloudStore
+from worker_shim.images.objects.partner.store import PartnerStore
 from worker_shim.images.objects.port import ObjectMissing, ObjectStore
+from worker_shim.images.objects.opening import StoreOptions, open_objects
 
 WRITERS = 8
 numbers = count()
@@ -26,7 +28,30 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["memory", "s3"])
+def in_a_ring(folder: Path) -> Callable[[], ObjectStore]:
+    """Opens the store of one more node each time, whose partner is always the first."""
+    numbers, first = count(), list[PartnerStore]()
+
+    def opened() -> ObjectStore:
+        node = f"n{next(numbers)}"
+        port = first[0].port if first else 0
+        options = StoreOptions(
+            where=f"partner://keeper@127.0.0.1:{port},none@127.0.0.1:1",
+            node=node,
+            keep_dir=folder / node,
+            listen="127.0.0.1:0",
+        )
+        if first:
+            return open_objects(replace(options, where=f"partner://keeper@127.0.0.1:{port}"))
+        keeper = open_objects(replace(options, node="keeper", keep_dir=folder / "keeper"))
+        assert isinstance(keeper, PartnerStore)
+        first.append(keeper)
+        return keeper
+
+    return opened
+
+
+@pytest.fixture(params=["memory", "s3", "directory", "partner"])
 def opened(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Open]:
@@ -39,10 +64,17 @@ def opened(
 
     if request.param == "s3":
         use(monkeypatch, request.getfixturevalue("s3").endpoint)
-        where = f"s3://{BUCKET}/{name}"
+    where = {
+        "s3": f"s3://{BUCKET}/{name}",
+        "memory": f"memory://{name}",
+        "directory": str(tmp_path / "store"),
+    }
+    if request.param == "partner":
+        of_a_node = in_a_ring(tmp_path)
+        remember(of_a_node())  # the keeper
+        yield lambda: remember(of_a_node())
     else:
-        where = f"memory://{name}"
-    yield lambda: remember(CloudStore(where))
+        yield lambda: remember(open_objects(StoreOptions(where[request.param])))
     for store in stores:
         store.close()
 

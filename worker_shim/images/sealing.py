@@ -1,8 +1,8 @@
 """Encryption of what leaves the node: AES-256-GCM, and a key for hashes that become names.
 
-One master key for a store, never written anywhere. With a salt of the store's own HKDF makes three
-things of it: the key of the cipher, the key of the hashes, and a check, which the store keeps
-(`store.key`) so that a wrong key is refused before anything is read or written.
+One master key for a store, never written anywhere. With the store's identity as salt HKDF makes
+three things of it: the key of the cipher, the key of the hashes, and a check, which the store
+keeps (`store.key`) so that a wrong key is refused before anything is read or written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from worker_shim.images.objects.port import ObjectMissing, ObjectStore, Part
 KEY_RECORD = "store.key"
 OWN_RECORDS = ("store.id", KEY_RECORD)  # what a store may hold before it holds anything
 CIPHER = "AES-256-GCM"
-KEY_BYTES, SALT_BYTES, CHECK_BYTES = 32, 16, 8
+KEY_BYTES, CHECK_BYTES = 32, 8
 NONCE_BYTES, TAG_BYTES = 12, 16  # NIST SP 800-38D; random nonces: at most 2^32 seals a key
 
 
@@ -121,14 +121,16 @@ def sealing_of(store: ObjectStore, key: MasterKey | None) -> Sealing:
                 "the image store holds snapshots that are not encrypted, and a key was given",
                 advice="leave the key out, or take an empty place for encrypted snapshots",
             )
-        store.put(KEY_RECORD, [_fresh(key)])  # False: somebody else has just decided
+        store.put(
+            KEY_RECORD, [_fresh(store.identity, key)]
+        )  # False: somebody else has just decided
         record = _record(store)
     if record is None:
         raise DriverError(f"the image store does not keep {KEY_RECORD}")
-    return _judged(record, key)
+    return _judged(record, store.identity, key)
 
 
-def _judged(record: dict[str, str], key: MasterKey | None) -> Sealing:
+def _judged(record: dict[str, str], identity: str, key: MasterKey | None) -> Sealing:
     cipher = record.get("cipher")
     if cipher == "":
         if key is not None:
@@ -144,7 +146,7 @@ def _judged(record: dict[str, str], key: MasterKey | None) -> Sealing:
             "the image store is encrypted, and no key was given",
             advice="--store-key says where its key is",
         )
-    salt = bytes.fromhex(record["salt"])
+    salt = identity.encode()
     own = key.derived(salt, "check", CHECK_BYTES).hex()
     if not secrets.compare_digest(own, record["check"]):
         raise WrongKey(
@@ -157,10 +159,9 @@ def _judged(record: dict[str, str], key: MasterKey | None) -> Sealing:
 def _record(store: ObjectStore) -> dict[str, str] | None:
     try:
         read = json.loads(store.get(KEY_RECORD))
-        wanted = {"cipher"} if read.get("cipher") != CIPHER else {"cipher", "salt", "check"}
+        wanted = {"cipher"} if read.get("cipher") != CIPHER else {"cipher", "check"}
         if not all(isinstance(read[name], str) for name in wanted):
             raise ValueError
-        bytes.fromhex(read.get("salt", ""))
     except ObjectMissing:
         return None
     except (ValueError, AttributeError, KeyError) as error:
@@ -171,9 +172,8 @@ def _record(store: ObjectStore) -> dict[str, str] | None:
     return dict(read)
 
 
-def _fresh(key: MasterKey | None) -> bytes:
+def _fresh(identity: str, key: MasterKey | None) -> bytes:
     if key is None:
         return json.dumps({"cipher": ""}).encode()
-    salt = os.urandom(SALT_BYTES)
-    check = key.derived(salt, "check", CHECK_BYTES).hex()
-    return json.dumps({"cipher": CIPHER, "salt": salt.hex(), "check": check}).encode()
+    check = key.derived(identity.encode(), "check", CHECK_BYTES).hex()
+    return json.dumps({"cipher": CIPHER, "check": check}).encode()

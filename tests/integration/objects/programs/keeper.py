@@ -1,0 +1,26 @@
+"""The keeping side alone: `keeper.py NODE DIR LIMIT_BYTES [CA CERT KEY]`; prints its port."""
+
+import signal
+import sys
+from pathlib import Path
+
+from coordinator.link.security import Tls, channel_credentials, server_credentials
+from worker_shim.images.objects.partner.store import PartnerStore
+from worker_shim.images.objects.opening import StoreOptions, open_objects
+
+node, folder, limit, *files = sys.argv[1:]
+tls = Tls(*map(Path, files))
+store = open_objects(
+    StoreOptions(
+        where=f"partner://{node}@127.0.0.1:1,nobody@127.0.0.1:2",
+        node=node,
+        keep_dir=Path(folder),
+        listen="127.0.0.1:0",
+        limit_bytes=int(limit),
+        client=channel_credentials(tls),
+        server=server_credentials(tls),
+    )
+)
+assert isinstance(store, PartnerStore)
+print(store.port, flush=True)
+signal.pause()
