@@ -16,6 +16,7 @@ from coordinator.cli.durations import Duration
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
 from coordinator.cli.sizes import Size
+from coordinator.cli.stores import store_options, where_of
 from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
 from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY, STATE_DIRECTORY
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
-STORE_DIRECTORY = Path("/var/lib/allstop/store")
 
 
 def persist_options(function: Function) -> Function:
@@ -71,10 +71,6 @@ def node_options(function: Function) -> Function:
                 "interface's]",
             ),
             directory(
-                "--store", default=STORE_DIRECTORY, show_default=True,
-                help="Image store: a directory that all nodes see.",
-            ),
-            directory(
                 "--staging", help="Images on their way to the store; local disk.  "
                 f"[default: {STAGING_DIRECTORY}]",
             ),
@@ -104,12 +100,14 @@ def node_options(function: Function) -> Function:
         )
     ):  # fmt: skip
         function = add(function)
-    return config_option(connection(persist_options(function)))
+    return config_option(connection(store_options(persist_options(function))))
 
 
 @verb_group(
     examples=(
         "allstop shim --insecure --coordinator 10.0.0.1:7411 --store /shared/allstop",
+        "allstop shim --store s3://bucket/llm --store-key file:/etc/allstop/store.key",
+        "allstop shim --store partner://n1@10.0.0.1:7420,n2@10.0.0.2:7420 --node n1",
         "allstop shim --config /etc/allstop/shim.toml",
         "allstop shim run --job llm --workers 2 --worker 0 -- torchrun --nnodes 2 train.py",
     ),
@@ -193,17 +191,26 @@ def run(
         raise BadRequest(
             f"--worker {worker} of --workers {workers}", advice="workers are numbered from 0"
         )
+    node = _merged(ctx, node)
     spec = {
         "job": job,
         "worker": worker,
         "workers": workers,
         "argv": command,
-        "env": dict(os.environ),
+        "env": _environment(node["store_key"]),
         "follow": follow,
         "nccl": nccl,
         **_given(slots=slots, cwd=cwd, nccl_shim=nccl_shim),
     }
-    return start(ctx.ensure_object(Output), _merged(ctx, node), spec)
+    return start(ctx.ensure_object(Output), node, spec)
+
+
+def _environment(store_key: str) -> dict[str, str]:
+    """What the worker gets of this environment: all but the key of the store."""
+    from worker_shim.images.keys import secret_variable
+
+    secret = secret_variable(store_key)
+    return {name: value for name, value in os.environ.items() if name != secret}
 
 
 def _merged(ctx: click.Context, node: dict[str, Any]) -> dict[str, Any]:
@@ -229,12 +236,13 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
     from coordinator.link.security import channel_credentials
     from worker_shim.agent.options import ShimOptions
 
+    name = node["node"] or socket.gethostname()
     return ShimOptions(
-        node=node["node"] or socket.gethostname(),
+        node=name,
         coordinators=output.safe_addresses,
         credentials=channel_credentials(output.tls),
         server_name=output.tls.server_name,
-        store_dir=node["store"].absolute(),
+        store=where_of(output, name, node),
         address=node["address"],
         metrics=node["metrics"],
         gpu_engine=node["gpu_engine"],

@@ -13,9 +13,9 @@ import pytest
 
 from coordinator.core.errors import DriverError
 from tests.support.s3.server import BUCKET, S3Server, serving, use
+from worker_shim.images.objects.opening import StoreOptions, open_objects
 from worker_shim.images.objects.partner.store import PartnerStore
 from worker_shim.images.objects.port import ObjectMissing, ObjectStore
-from worker_shim.images.objects.opening import StoreOptions, open_objects
 
 WRITERS = 8
 numbers = count()

@@ -50,13 +50,13 @@ class HookFiles:
 def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     """Make every driver.
 
-    Raises DriverError when the image store cannot be used, SetupError where the engine for device
-    memory that was asked for is not there.
+    Raises DriverError when the image store cannot be used, BadRequest for an address of one that
+    makes no sense, WrongKey, SetupError where the engine for device memory that was asked for is
+    not there. Partners are answered from here on, until `Drivers.close_store`.
     """
     commands = CommandRunner()
     store = open_store(
-        str(options.store_dir),
-        options.node,
+        options.store,
         limits=Limits(options.persist_bytes_per_s, options.persist_cpu),
         verify_full=options.persist_verify == "full",
     )
@@ -95,5 +95,6 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
         copy_limit_bytes=options.copy_limit_bytes,
         save_before_kill=lambda: Precaution.SAVE_BEFORE_KILL in precautions(sight().situation),
         gpus=gpus,
+        close_store=store.objects.close,
     )
     return drivers, probe

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from grpc import ChannelCredentials
 
+    from worker_shim.images.objects.opening import StoreOptions
+
 RUN_DIRECTORY = Path("/run/allstop")
 STAGING_DIRECTORY = Path("/var/lib/allstop/staging")
 STATE_DIRECTORY = Path("/var/lib/allstop/node")
@@ -24,7 +26,7 @@ class ShimOptions:
 
     node: str
     coordinators: Sequence[str]  # host:port or unix:path; the first that answers is used
-    store_dir: Path
+    store: StoreOptions
     credentials: ChannelCredentials | None = None  # for TCP; None: plain
     server_name: str = ""  # in the coordinators' certificates; empty: the address
     address: str = ""  # empty: that of the default interface

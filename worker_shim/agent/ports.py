@@ -125,3 +125,4 @@ class Drivers:
     save_before_kill: Callable[[], bool] = lambda: False  # of GPU processes
     gpus: GpuInventory | None = None  # None: nobody looks for any
     endpoint: Endpoint = field(default_factory=Endpoint)  # where ranks meet to rebuild
+    close_store: Callable[[], None] = lambda: None  # at the shim's end

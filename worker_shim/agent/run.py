@@ -48,11 +48,14 @@ async def run_shim(options: ShimOptions, spec: WorkerSpec | None) -> int:
     if not structlog.is_configured():  # stdout is the worker's
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     drivers, probe = build(options)
-    claim = await claim_node(drivers.staging)
     try:
-        return await _run(options, spec, drivers, probe)
+        claim = await claim_node(drivers.staging)
+        try:
+            return await _run(options, spec, drivers, probe)
+        finally:
+            claim.release()
     finally:
-        claim.release()
+        drivers.close_store()
 
 
 async def _run(

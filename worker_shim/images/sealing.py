@@ -107,9 +107,10 @@ class Sealed:
             ) from error
 
 
-def sealing_of(store: ObjectStore, key: MasterKey | None) -> Sealing:
+def sealing_of(store: ObjectStore, key: MasterKey | None, *, decide: bool = True) -> Sealing:
     """How this store is sealed; of an empty one it is decided here, for as long as it lives.
 
+    Without `decide` nothing is written: an empty store is taken as it would be with this key.
     Raises WrongKey for another key than the store's, for a key where the store is plain, and for
     none where it is sealed; DriverError where the store cannot be read or written. Nothing but
     the store's own record is read or written.
@@ -121,9 +122,9 @@ def sealing_of(store: ObjectStore, key: MasterKey | None) -> Sealing:
                 "the image store holds snapshots that are not encrypted, and a key was given",
                 advice="leave the key out, or take an empty place for encrypted snapshots",
             )
-        store.put(
-            KEY_RECORD, [_fresh(store.identity, key)]
-        )  # False: somebody else has just decided
+        if not decide:
+            return Open() if key is None else Sealed(key, store.identity.encode())
+        store.put(KEY_RECORD, [_fresh(store.identity, key)])  # False: another one has just decided
         record = _record(store)
     if record is None:
         raise DriverError(f"the image store does not keep {KEY_RECORD}")

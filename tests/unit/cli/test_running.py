@@ -165,7 +165,7 @@ def test_a_worker(shim: Shim, tmp_path: Path) -> None:
     assert worker.cwd == tmp_path
     assert worker.env["PATH"]
     assert options.node == "n1"
-    assert options.store_dir == Path("/nearer")  # after `run` wins
+    assert options.store.where == "/nearer"  # after `run` wins
     assert options.linger_s == 2.0
 
 

@@ -1,4 +1,4 @@
-"""From what somebody wrote after `--store` to an open store."""
+"""From what somebody wrote after `--store` to an open store of objects."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def scheme_of(where: str) -> str:
     return scheme
 
 
-def open_store(options: StoreOptions) -> Opened:
+def open_sealed(options: StoreOptions) -> Opened:
     """Open the store and find out how it is sealed.
 
     Raises BadRequest for an address that makes no sense, DriverError for a store that cannot be
@@ -72,7 +72,7 @@ def open_store(options: StoreOptions) -> Opened:
 
 
 def open_objects(options: StoreOptions) -> ObjectStore:
-    """The store of objects alone; raises as `open_store`."""
+    """The store of objects alone; raises as `open_sealed`."""
     scheme = scheme_of(options.where)
     if scheme == "directory":
         return DirectoryObjects(Path(options.where).absolute(), options.node)

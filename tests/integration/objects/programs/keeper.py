@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from coordinator.link.security import Tls, channel_credentials, server_credentials
-from worker_shim.images.objects.partner.store import PartnerStore
 from worker_shim.images.objects.opening import StoreOptions, open_objects
+from worker_shim.images.objects.partner.store import PartnerStore
 
 node, folder, limit, *files = sys.argv[1:]
 tls = Tls(*map(Path, files))

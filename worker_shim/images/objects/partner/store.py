@@ -54,6 +54,20 @@ class PartnerStore:
         """Where partners reach this node; 0 for one that keeps nothing for others."""
         return self._server.port if self._server is not None else 0
 
+    def look(self) -> list[tuple[str, str]]:
+        """Every partner by its node, and why it cannot be asked; '' where it answers."""
+        found = []
+        for partner in self._partners:
+            why = ""
+            try:
+                partner.size("store.look")
+            except ObjectMissing:
+                pass
+            except DriverError as error:
+                why = "; ".join((error.what, *error.details))
+            found.append((partner.member.node, why))
+        return found
+
     def put(self, name: str, parts: Sequence[Part]) -> bool:
         """Write here, then to the first partner that takes it; both have synced when this returns.
 
