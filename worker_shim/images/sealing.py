@@ -100,11 +100,20 @@ class Sealed:
         try:
             return self._cipher.decrypt(bytes(view[:NONCE_BYTES]), view[NONCE_BYTES:], context)
         except (InvalidTag, ValueError) as error:
-            place = context.decode(errors="replace")
+            what = f"the encrypted bytes of {_told(context)} are damaged"
             raise DriverError(
-                f"the encrypted bytes of {place} are damaged, or are not those that were written",
+                f"{what}, or are not those that were written",
                 advice="the image store is damaged; restore an older snapshot",
             ) from error
+
+
+def _told(context: bytes) -> str:
+    """A context for people: names as they are, digests in hexadecimal."""
+    try:
+        text = context.decode("ascii")
+    except UnicodeDecodeError:
+        return context.hex()
+    return text if text.isprintable() else context.hex()
 
 
 def sealing_of(store: ObjectStore, key: MasterKey | None, *, decide: bool = True) -> Sealing:
