@@ -13,6 +13,7 @@ from pathlib import Path
 from coordinator.link.security import Tls, channel_credentials
 from tests.support.certificates import Certificates
 from worker_shim.images.objects.directory import DirectoryObjects
+from worker_shim.images.objects.partner.belonging import Belonging
 from worker_shim.images.objects.partner.client import Limits, Partner
 from worker_shim.images.objects.partner.keeping import Keeping
 from worker_shim.images.objects.partner.ring import Member, Ring
@@ -84,9 +85,8 @@ class Nodes:
         own = DirectoryObjects(self.folder / node / "own", node)
         kept = Keeping(DirectoryObjects(self.folder / node / "kept", node), reserve_bytes=0)
         credentials = channel_credentials(tls)
-        partners = [
-            Partner(each, whole.identity, credentials, limits) for each in whole.after(node)
-        ]
+        belonging = Belonging(whole.identity, own)
+        partners = [Partner(each, belonging, credentials, limits) for each in whole.after(node)]
         store = PartnerStore(whole, own, kept, partners)
         self._ending.callback(store.close)
         return store

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.errors import BadRequest, DriverError
+from coordinator.core.errors import BadRequest, DriverError, WrongKey
 from tests.integration.objects.ring import Nodes, nodes_in
 from tests.support.certificates import Certificates
+from worker_shim.images.objects.directory import DirectoryObjects
 from worker_shim.images.objects.partner.client import Limits
 from worker_shim.images.objects.partner.ring import Ring
 from worker_shim.images.objects.partner.store import PartnerStore
 from worker_shim.images.objects.port import ObjectMissing
+from worker_shim.images.sealing import KEY_RECORD, MasterKey, Open, sealing_of
 
+KEY, OTHER = MasterKey(bytes(range(32))), MasterKey(bytes(range(1, 33)))
 BLOCK = bytes(range(256)) * 4096  # 1 MiB
 HASTY_S = 0.9  # less than one deadline of HASTY
 BOUND_S = 12.0  # a frozen partner is noticed by the deadline (HASTY: 1 s and the bytes)
@@ -182,6 +185,52 @@ def test_what_is_deleted_while_a_partner_is_away_shows_again_with_it(nodes: Node
         time.sleep(0.05)
     store.delete("job/a1/packs/1")
     assert b.kept() == set()
+
+
+# -- keys --------------------------------------------------------------------------------------
+
+
+def test_the_first_node_of_a_ring_can_start_alone_and_others_agree(nodes: Nodes) -> None:
+    """All start at about the same time, each before its partners answer."""
+    b = nodes.keeper("b")
+    b.process.kill()
+    b.process.wait(10)
+    alone = sealing_of(nodes.store("a", [b]), KEY)
+    assert sealing_of(nodes.store("c", [b]), KEY).hash_key == alone.hash_key
+
+
+def test_another_key_on_another_node_of_the_ring_is_told(nodes: Nodes) -> None:
+    b = nodes.keeper("b")
+    DirectoryObjects(b.folder / "own").put(KEY_RECORD, [_record_of(nodes, KEY)])
+    with pytest.raises(WrongKey):
+        sealing_of(nodes.store("a", [b]), OTHER)
+    store = nodes.store("c", [b])
+    with pytest.raises(DriverError, match=r"partner b has another store\.key"):
+        store.put(KEY_RECORD, [_record_of(nodes, OTHER)])  # it had looked before b was there
+    assert sealing_of(store, KEY).overhead_bytes
+    assert sealing_of(nodes.store("c", []), KEY).overhead_bytes, "the wrong one was left there"
+
+
+def test_no_plain_image_gets_into_an_encrypted_ring(nodes: Nodes) -> None:
+    """Whatever a node saw when it started: here its partners did not answer then."""
+    b = nodes.keeper("b")
+    b.end()
+    store = nodes.store("a", [b])
+    assert isinstance(sealing_of(store, None), Open)
+    DirectoryObjects(b.folder / "own").put(KEY_RECORD, [_record_of(nodes, KEY)])
+    again = nodes.keeper("b")
+    store = nodes.store("a", [again])
+    with pytest.raises(DriverError, match="another key for the store") as raised:
+        store.put("job/a1/packs/1", [BLOCK])
+    assert raised.value.definite
+    assert again.kept() == set()
+
+
+def _record_of(nodes: Nodes, key: MasterKey) -> bytes:
+    node = f"made-{key.secret[0]}"
+    store = nodes.store(node, [])
+    sealing_of(store, key)
+    return store.get(KEY_RECORD)
 
 
 # -- who may -----------------------------------------------------------------------------------

@@ -49,6 +49,11 @@ def packs(pair: Pair, node: str, which: str) -> list[Path]:
 
 
 async def test_a_lost_nodes_images_come_from_its_partner(pair: Pair) -> None:
+    async def is_seen(state: str, node: str) -> bool:
+        view = await pair.node(node)
+        return view is not None and view.state == state
+
+    await until("the spare", lambda: is_seen("attached", SPARE))
     taken = await pair.snapshot()
     for node, other in (NODES, NODES[::-1]):
         own, kept = packs(pair, node, "own"), packs(pair, other, "kept")
@@ -65,11 +70,7 @@ async def test_a_lost_nodes_images_come_from_its_partner(pair: Pair) -> None:
     lost = pair.host("n1")
     lost.cut_off()
 
-    async def is_lost() -> bool:
-        view = await pair.node("n1")
-        return view is not None and view.state == "lost"
-
-    await until("the loss of n1", is_lost)
+    await until("the loss of n1", lambda: is_seen("lost", "n1"))
     shutil.rmtree(lost.disk)
     last = await pair.restore(taken.snapshot)
     assert last.restore is not None

@@ -84,6 +84,7 @@ def open_objects(options: StoreOptions) -> ObjectStore:
 
 
 def _open_ring(options: StoreOptions) -> ObjectStore:
+    from worker_shim.images.objects.partner.belonging import Belonging
     from worker_shim.images.objects.partner.client import Limits, Partner
     from worker_shim.images.objects.partner.keeping import Keeping
     from worker_shim.images.objects.partner.service import PartnerServer, PartnerService
@@ -101,9 +102,9 @@ def _open_ring(options: StoreOptions) -> ObjectStore:
     kept = Keeping(
         DirectoryObjects(options.keep_dir / "kept", options.node), limit_bytes=options.limit_bytes
     )
-    server = None
+    belonging, server = Belonging(ring.identity, own), None
     if member is not None and options.serve:
-        service = PartnerService(ring.identity, own, kept)
+        service = PartnerService(belonging, own, kept)
         server = PartnerServer(options.listen or member.address, service, options.server)
-    partners = [Partner(each, ring.identity, options.client, Limits()) for each in others]
+    partners = [Partner(each, belonging, options.client, Limits()) for each in others]
     return PartnerStore(ring, own, kept, partners, server)

@@ -12,6 +12,7 @@ import grpc
 from allstop.v1 import partner_pb2, partner_pb2_grpc
 
 from coordinator.core.errors import DriverError
+from worker_shim.images.objects.partner.belonging import Belonging
 from worker_shim.images.objects.partner.ring import Member
 from worker_shim.images.objects.partner.service import OPTIONS, PIECE_BYTES
 from worker_shim.images.objects.port import Listed, ObjectMissing, Part
@@ -38,15 +39,15 @@ class Partner:
     def __init__(
         self,
         member: Member,
-        ring: str,
+        belonging: Belonging,
         credentials: grpc.ChannelCredentials | None,
         limits: Limits,
     ) -> None:
-        """`ring` is the identity of the ring. Nothing is dialled before the first call.
+        """`belonging` is of the node that asks. Nothing is dialled before the first call.
 
         Its certificate must be of the node's name, whatever the address.
         """
-        self.member, self._ring, self._limits = member, ring, limits
+        self.member, self._belonging, self._limits = member, belonging, limits
         self._credentials, self._lock = credentials, Lock()
         self._made: grpc.Channel | None = None
         self._away_until = 0.0
@@ -66,7 +67,7 @@ class Partner:
         size = sum(view.nbytes for view in views)
 
         def pieces() -> Iterator[partner_pb2.KeepPiece]:
-            yield partner_pb2.KeepPiece(ring=self._ring, name=name, size_bytes=size)
+            yield partner_pb2.KeepPiece(ring=self._belonging.shown(), name=name, size_bytes=size)
             for view in views:
                 for at in range(0, view.nbytes, PIECE_BYTES):
                     yield partner_pb2.KeepPiece(data=bytes(view[at : at + PIECE_BYTES]))
@@ -79,7 +80,11 @@ class Partner:
     def get(self, name: str, start: int, length: int | None) -> bytes:
         """An object or a part of it; raises ObjectMissing."""
         request = partner_pb2.ReadPart(
-            ring=self._ring, name=name, start=start, to_end=length is None, length=length or 0
+            ring=self._belonging.shown(),
+            name=name,
+            start=start,
+            to_end=length is None,
+            length=length or 0,
         )
         size = length if length is not None else self.size(name)
         seconds = self._limits.call_s + size / self._limits.bytes_per_s
@@ -91,13 +96,13 @@ class Partner:
 
     def size(self, name: str) -> int:
         """In bytes; raises ObjectMissing."""
-        request = partner_pb2.ObjectName(ring=self._ring, name=name)
+        request = partner_pb2.ObjectName(ring=self._belonging.shown(), name=name)
         timeout = self._limits.call_s
         return self._asked(name, lambda stub: int(stub.Size(request, timeout=timeout).size_bytes))
 
     def list(self, prefix: str) -> list[Listed]:
         """Everything that it has of its own and keeps for others."""
-        request = partner_pb2.ObjectPrefix(ring=self._ring, prefix=prefix)
+        request = partner_pb2.ObjectPrefix(ring=self._belonging.shown(), prefix=prefix)
 
         def read(stub: partner_pb2_grpc.PartnerStub) -> list[Listed]:
             return [
@@ -110,7 +115,7 @@ class Partner:
 
     def delete(self, name: str) -> None:
         """Remove an object there; no error when it is gone."""
-        request = partner_pb2.ObjectName(ring=self._ring, name=name)
+        request = partner_pb2.ObjectName(ring=self._belonging.shown(), name=name)
         timeout = self._limits.call_s
         removed = self._asked(
             name, lambda stub: stub.Remove(request, timeout=timeout), writing=True

@@ -14,6 +14,7 @@ from coordinator.core.errors import AllstopError, Forbidden, SetupError
 from coordinator.security.holders import holder
 from coordinator.security.roles import require
 from worker_shim.images.objects.names import checked_object
+from worker_shim.images.objects.partner.belonging import Belonging
 from worker_shim.images.objects.partner.keeping import Keeping
 from worker_shim.images.objects.port import ObjectMissing, ObjectStore
 
@@ -43,9 +44,9 @@ class PartnerService(partner_pb2_grpc.PartnerServicer):
     Reads also what the node has of its own, since a snapshot may be restored on any node.
     """
 
-    def __init__(self, ring: str, own: ObjectStore, kept: Keeping) -> None:
-        """`ring` is the identity of the ring."""
-        self._ring, self._own, self._kept = ring, own, kept
+    def __init__(self, belonging: Belonging, own: ObjectStore, kept: Keeping) -> None:
+        """Answers whoever belongs to the same ring."""
+        self._belonging, self._own, self._kept = belonging, own, kept
 
     def Keep(  # noqa: N802
         self, request_iterator: Iterator[partner_pb2.KeepPiece], context: grpc.ServicerContext
@@ -146,8 +147,8 @@ class PartnerService(partner_pb2_grpc.PartnerServicer):
             return ask(self._kept)
 
     def _require(self, context: grpc.ServicerContext, ring: str, name: str | None = None) -> None:
-        if ring != self._ring:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this shim is of another ring")
+        if why := self._belonging.refusal(ring, name):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
         left = context.time_remaining()
         if left is None or left > CALL_S_MAX:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a call without a deadline")

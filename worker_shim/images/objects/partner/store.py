@@ -9,6 +9,7 @@ import structlog
 
 from coordinator.core.errors import DriverError
 from worker_shim.images.objects.names import checked_object
+from worker_shim.images.objects.partner.belonging import KEY_RECORD
 from worker_shim.images.objects.partner.client import Partner, PartnerAway
 from worker_shim.images.objects.partner.keeping import Keeping
 from worker_shim.images.objects.partner.ring import Ring
@@ -17,7 +18,7 @@ from worker_shim.images.objects.port import Listed, ObjectMissing, ObjectStore, 
 
 log = structlog.get_logger(__name__)
 
-EACH_FOR_ITSELF = ("store.key",)  # the same on every node, and wanted before any partner is up
+EACH_FOR_ITSELF = (KEY_RECORD,)  # wanted before any partner is up
 
 T = TypeVar("T")
 
@@ -78,6 +79,7 @@ class PartnerStore:
         checked_object(name)
         made = self._own.put(name, parts)
         if name in EACH_FOR_ITSELF:
+            self._agree(name, made)
             return made
         if not made:
             self._complete(name)
@@ -90,6 +92,25 @@ class PartnerStore:
             raise
         self._own.delete(name)
         return False
+
+    def _agree(self, name: str, made: bool) -> None:
+        """What each node keeps for itself must be the same on all that answer; raises DriverError.
+
+        Of two that start at once the later one sees the other's.
+        """
+        mine = self._own.get(name)
+        for partner in self._partners:
+            try:
+                theirs = partner.get(name, 0, None)
+            except (ObjectMissing, PartnerAway):
+                continue
+            if theirs != mine:
+                if made:
+                    self._own.delete(name)
+                raise DriverError(
+                    f"partner {partner.member.node} has another {name}",
+                    advice="every node of a ring needs the same --store-key, or all none",
+                )
 
     def _complete(self, name: str) -> None:
         """See to it that an object which is here has its second place."""
@@ -151,7 +172,7 @@ class PartnerStore:
                 continue
             self._first = at
             return found
-        if errors:
+        if errors and not (name in EACH_FOR_ITSELF and _only_away(errors)):
             raise DriverError(
                 f"{name} is not at hand: {_all(errors)}",
                 advice=next((error.advice for error in errors if error.advice), ""),
@@ -220,6 +241,11 @@ class PartnerStore:
         """Who had the last object first: a snapshot's objects lie together."""
         order = sorted(range(len(self._partners)), key=lambda at: at != self._first)
         return sorted(order, key=lambda at: self._partners[at].away)
+
+
+def _only_away(errors: Sequence[DriverError]) -> bool:
+    """Whether nothing is wrong but that partners are not there yet."""
+    return all(isinstance(error, PartnerAway) for error in errors)
 
 
 def _all(errors: Sequence[DriverError]) -> str:
