@@ -58,21 +58,22 @@ def where_of(output: Output, node: str, given: dict[str, Any]) -> StoreOptions:
     Raises BadRequest for an address that makes no sense, and for partners in plain TCP beyond
     this machine unless --insecure says so; SetupError for certificates that cannot be used.
     """
-    from worker_shim.images.objects.opening import StoreOptions, scheme_of
+    from worker_shim.images.keys import checked_source
+    from worker_shim.images.objects.opening import StoreOptions, checked_where, scheme_of
     from worker_shim.images.objects.partner.ring import SCHEME as PARTNER
 
-    where, scheme = given["store"], scheme_of(given["store"])
-    if scheme == "directory":
-        return StoreOptions(str(Path(where).absolute()), node, given["store_key"])
-    if scheme != PARTNER:
-        return StoreOptions(where, node, given["store_key"])
+    where, key = checked_where(given["store"]), checked_source(given["store_key"])
+    if scheme_of(where) == "directory":
+        return StoreOptions(str(Path(where).absolute()), node, key)
+    if scheme_of(where) != PARTNER:
+        return StoreOptions(where, node, key)
     from coordinator.link.security import channel_credentials, server_credentials
 
     _require_safe(output, node, where, given["partner_listen"])
     return StoreOptions(
         where=where,
         node=node,
-        key=given["store_key"],
+        key=key,
         keep_dir=given["partner_dir"].absolute(),
         listen=given["partner_listen"],
         limit_bytes=int(given["partner_limit"] or 0),

@@ -21,6 +21,7 @@ from worker_shim.images.sealing import KEY_BYTES, MasterKey
 COMMAND_S = 30.0
 READ_BYTES_MAX = 4096
 MAKE = "`openssl rand -hex 32` makes one"
+KINDS = ("file", "env", "command")
 FORMS = "file:PATH, env:NAME or command:COMMAND"
 
 
@@ -33,17 +34,29 @@ def key_from(source: str, *, command_s: float = COMMAND_S) -> MasterKey | None:
     """
     if not source:
         return None
-    kind, _, rest = source.partition(":")
-    if kind == "file" and rest:
+    kind, rest = _split(source)
+    if kind == "file":
         return _parsed(_of_file(Path(rest)), f"file {rest}")
-    if kind == "env" and rest:
+    if kind == "env":
         value = os.environ.pop(rest, None)
         if value is None:
             raise SetupError(f"no variable {rest} with the store's key", advice=MAKE)
         return _parsed(value.encode(errors="surrogateescape"), f"variable {rest}")
-    if kind == "command" and rest:
-        return _parsed(_of_command(rest, command_s), "what the command put out")
-    raise BadRequest("the store's key is given in no form that is known", advice=FORMS)
+    return _parsed(_of_command(rest, command_s), "what the command put out")
+
+
+def checked_source(source: str) -> str:
+    """Return a source that has one of the forms; nothing is fetched. Raises BadRequest."""
+    if source:
+        _split(source)
+    return source
+
+
+def _split(source: str) -> tuple[str, str]:
+    kind, _, rest = source.partition(":")
+    if kind not in KINDS or not rest:
+        raise BadRequest("the store's key is given in no form that is known", advice=FORMS)
+    return kind, rest
 
 
 def secret_variable(source: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from coordinator.core.errors import AllstopError, BadRequest
 from worker_shim.images.keys import key_from
-from worker_shim.images.objects.address import SCHEMES
+from worker_shim.images.objects.address import SCHEMES, Address
 from worker_shim.images.objects.directory import DirectoryObjects
 from worker_shim.images.objects.partner.ring import SCHEME as PARTNER
 from worker_shim.images.objects.partner.ring import Ring
@@ -53,6 +53,16 @@ def scheme_of(where: str) -> str:
     if scheme not in (*SCHEMES, PARTNER):
         raise BadRequest(f"there is no kind of store named {scheme!r}", advice=KINDS)
     return scheme
+
+
+def checked_where(where: str) -> str:
+    """Return what could be opened, as far as words can tell; raises BadRequest."""
+    scheme = scheme_of(where)
+    if scheme == PARTNER:
+        Ring.parse(where)
+    elif scheme != "directory":
+        Address.parse(where)
+    return where
 
 
 def open_sealed(options: StoreOptions) -> Opened:
