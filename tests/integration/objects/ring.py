@@ -27,13 +27,20 @@ HASTY = Limits(call_s=1.0, bytes_per_s=8 << 20, away_s=30.0)
 class Keeper:
     """The keeping side of one shim, as a process that can be killed and frozen."""
 
-    def __init__(self, node: str, folder: Path, tls: Tls, limit_bytes: int = 0) -> None:
+    def __init__(
+        self, node: str, folder: Path, tls: Tls, limit_bytes: int = 0, key: str = ""
+    ) -> None:
+        """`key` as hexadecimal: it opens an encrypted store, as a shim would."""
         self.node, self.folder = node, folder
         files = [str(file) for file in (tls.ca, tls.certificate, tls.key)]
         self.process = subprocess.Popen(
             [sys.executable, PROGRAM, node, folder, str(limit_bytes), *files],
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}",
+                **({"STORE_KEY": key} if key else {}),
+            },
         )
         assert self.process.stdout is not None
         self.member = Member(node, f"127.0.0.1:{int(self.process.stdout.readline())}")
@@ -63,9 +70,11 @@ class Nodes:
         self.folder, self.certificates = folder, certificates
         self._ending = contextlib.ExitStack()
 
-    def keeper(self, node: str, *, limit_bytes: int = 0, as_node: str = "") -> Keeper:
+    def keeper(
+        self, node: str, *, limit_bytes: int = 0, as_node: str = "", key: str = ""
+    ) -> Keeper:
         tls = self.certificates.of("shim", as_node or node)
-        keeper = Keeper(node, self.folder / node, tls, limit_bytes)
+        keeper = Keeper(node, self.folder / node, tls, limit_bytes, key)
         self._ending.callback(keeper.end)
         return keeper
 

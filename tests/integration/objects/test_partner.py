@@ -199,6 +199,16 @@ def test_the_first_node_of_a_ring_can_start_alone_and_others_agree(nodes: Nodes)
     assert sealing_of(nodes.store("c", [b]), KEY).hash_key == alone.hash_key
 
 
+def test_a_new_node_learns_how_the_ring_is_sealed(nodes: Nodes) -> None:
+    b = nodes.keeper("b", key=KEY.secret.hex())
+    store = nodes.store("a", [b])
+    sealing_of(store, KEY)
+    assert store.put("job/a1/packs/1", [BLOCK])
+    assert nodes.store("c", [b]).identity == store.identity
+    with pytest.raises(WrongKey, match="no key was given"):
+        sealing_of(nodes.store("c", [b]), None)
+
+
 def test_another_key_on_another_node_of_the_ring_is_told(nodes: Nodes) -> None:
     b = nodes.keeper("b")
     DirectoryObjects(b.folder / "own").put(KEY_RECORD, [_record_of(nodes, KEY)])

@@ -140,11 +140,14 @@ class PartnerStore:
 
     def get(self, name: str, *, start: int = 0, length: int | None = None) -> bytes:
         """From this disk, else from whoever has it."""
-        return self._found(
+        found = self._found(
             name,
             lambda store: store.get(name, start=start, length=length),
             lambda partner: partner.get(name, start, length),
         )
+        if name in EACH_FOR_ITSELF and (start, length) == (0, None):
+            self._own.put(name, [found])  # as the ring has it; nothing where it is here
+        return found
 
     def size(self, name: str) -> int:
         """Of whichever copy is nearest."""
