@@ -117,6 +117,18 @@ def test_a_frozen_partner_costs_its_deadline_once(nodes: Nodes) -> None:
         in_time(lambda: store.get("job/a1/packs/3"))
 
 
+def test_a_read_from_a_frozen_partner_goes_on_at_another(nodes: Nodes) -> None:
+    b, c = nodes.keeper("b"), nodes.keeper("c")
+    nodes.store("a", [b]).put("job/a1/packs/1", [BLOCK] * 3)
+    nodes.store("d", [c]).put("job/a1/packs/1", [BLOCK] * 3)
+    reader = nodes.store("spare", [b, c])
+    assert reader.size("job/a1/packs/1") == 3 << 20  # whoever answered this is asked first
+    first = (b, c)[reader._reading_order()[0]]
+    first.send(signal.SIGSTOP)
+    assert in_time(lambda: reader.get("job/a1/packs/1")) == BLOCK * 3
+    assert in_time(lambda: reader.get("job/a1/packs/1"), HASTY_S) == BLOCK * 3
+
+
 def test_a_full_partner_is_passed_over_and_named(nodes: Nodes) -> None:
     b, c = nodes.keeper("b", limit_bytes=3 << 20), nodes.keeper("c", limit_bytes=2 << 20)
     store = nodes.store("a", [b, c])
