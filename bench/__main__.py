@@ -13,21 +13,22 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import coordination, gpu, images, ranks
+from bench import chunks, coordination, gpu, images, ranks, sharing
 from coordinator.core.errors import SetupError
 from worker_shim.hook import measure as hook
 
 HOOK_GOAL_NS = 1000.0
 PAUSE_GOAL = 1.15  # with staging in memory
-RESTORE_GOAL = 1.5
-PARTS = ("hook", "images", "ranks", "coordination", "gpu")
+RESTORE_GOAL = 1.3
+PARTS = ("hook", "chunks", "images", "sharing", "ranks", "coordination", "gpu")
+NEED_ROOT = ("images", "sharing", "ranks")
 
 Note = Callable[[str], None]
 
@@ -79,6 +80,9 @@ def show(found: dict[str, Any], console: Console) -> None:
         goal = f"goal ≤ {HOOK_GOAL_NS:.0f} ns"
         table.add_row("hook, one Optimizer.step", f"{cost['optimizer_pair_ns']:.0f} ns", goal)
         table.add_row("hook, one step() call", f"{cost['step_ns']:.0f} ns", goal)
+    if "chunks" in found:
+        for row in chunks.rows(chunks.Speed(**found["chunks"])):
+            table.add_row(*row)
     if "images" in found:
         image = found["images"]
         for index, one in enumerate(image["rounds"]):
@@ -98,6 +102,8 @@ def show(found: dict[str, Any], console: Console) -> None:
         table.add_row("staging is on", image["staging"], "tmpfs: in memory")
         table.add_row("pause ratio, median", f"{image['pause_ratio']:.2f}", f"≤ {PAUSE_GOAL}")
         table.add_row("restore ratio, median", f"{image['restore_ratio']:.2f}", f"≤ {RESTORE_GOAL}")
+    for row in sharing.rows([sharing.Sizes(**one) for one in found.get("sharing", ())]):
+        table.add_row(*row)
     for row in ranks.rows(found.get("ranks", ())):
         table.add_row(*row)
     for row in coordination.rows(found.get("coordination", ())):
@@ -105,6 +111,32 @@ def show(found: dict[str, Any], console: Console) -> None:
     for row in gpu.rows([gpu.Taken(**one) for one in found.get("gpu", ())]):
         table.add_row(*row)
     console.print(table)
+
+
+def measure(chosen: Sequence[str], rounds: int, console: Console, note: Note) -> dict[str, Any]:
+    """What was chosen, one part after another."""
+    found: dict[str, Any] = {}
+    if "hook" in chosen:
+        note("hook")
+        found["hook"] = measure_hook()
+    if "chunks" in chosen:
+        note("chunks")
+        found["chunks"] = asdict(chunks.measure())
+    if "images" in chosen:
+        note(f"pause and restore, {rounds} rounds")
+        found["images"] = measure_images(rounds)
+    if "sharing" in chosen:
+        note("what snapshots share")
+        found["sharing"] = [asdict(one) for one in sharing.measure()]
+    if "ranks" in chosen:
+        note("ranks as trees of their own, against one torchrun tree")
+        found["ranks"] = ranks.measure(rounds=min(rounds, ranks.ROUNDS))
+    if "coordination" in chosen:
+        found["coordination"] = measure_coordination(console, note)
+    if "gpu" in chosen:
+        note("device memory")
+        found["gpu"] = [asdict(one) for one in gpu.measure()]
+    return found
 
 
 def main() -> None:
@@ -117,29 +149,16 @@ def main() -> None:
     chosen = options.only or [part for part in PARTS if part != "gpu"]
     console = Console(stderr=options.json, highlight=False)
     found: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "kernel": platform.release()}}
-    for part in ("images", "ranks"):
-        if part in chosen and os.geteuid() != 0:
+    if os.geteuid() != 0:
+        for part in (part for part in chosen if part in NEED_ROOT):
             console.print(f"{part}: left out, it needs root")
-            chosen = [each for each in chosen if each != part]
+        chosen = [part for part in chosen if part not in NEED_ROOT]
     people = Console(stderr=True, highlight=False)
 
     def note(part: str) -> None:
         people.print(f"measuring: {part}", style="dim")
 
-    if "hook" in chosen:
-        note("hook")
-        found["hook"] = measure_hook()
-    if "images" in chosen:
-        note(f"pause and restore, {options.rounds} rounds")
-        found["images"] = measure_images(options.rounds)
-    if "ranks" in chosen:
-        note("ranks as trees of their own, against one torchrun tree")
-        found["ranks"] = ranks.measure(rounds=min(options.rounds, ranks.ROUNDS))
-    if "coordination" in chosen:
-        found["coordination"] = measure_coordination(console, note)
-    if "gpu" in chosen:
-        note("device memory")
-        found["gpu"] = [asdict(one) for one in gpu.measure()]
+    found |= measure(chosen, options.rounds, console, note)
     show(found, console)
     if options.json:
         sizes = [one.to_fields() for one in found.pop("coordination", ())]

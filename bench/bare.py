@@ -19,7 +19,7 @@ from pathlib import Path
 from worker_shim.agent.build import HookFiles
 from worker_shim.criu.binary import clean_environment, find_criu
 from worker_shim.files.driver import LinuxFileDriver
-from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.opening import open_store
 from worker_shim.images.staging import FILES, IMAGES
 
 FETCH_S_MAX = 120.0
@@ -65,7 +65,7 @@ def restore(store: Path, place: str, digest: str, directory: Path) -> float:
     """The images of one worker of a snapshot, in a host where nothing of the job is left."""
     directory.mkdir(parents=True)
     manifest = asyncio.run(
-        DirectoryStore(store).fetch(
+        open_store(str(store)).fetch(
             place, digest, directory, progress=lambda done, total: None, deadline_s=FETCH_S_MAX
         )
     )

@@ -65,13 +65,13 @@ class Line:
 class Places:
     """Where this shim's things would be."""
 
-    store: Path
+    store: Path | None  # None: the store is tried apart
     staging: Path
     run: Path
     criu: Path | None = None
 
 
-Check = Callable[[Places], Line | Awaitable[Line | list[Line]]]
+Check = Callable[[Places], Line | list[Line] | Awaitable[Line | list[Line]]]
 
 
 async def examine(places: Places) -> list[Line]:
@@ -80,7 +80,7 @@ async def examine(places: Places) -> list[Line]:
     for check in CHECKS:
         try:
             found = check(places)
-            lines += [found] if isinstance(found, Line) else _each(await found)
+            lines += _each(found if isinstance(found, Line | list) else await found)
         except (AllstopError, OSError, ValueError) as error:
             advice = error.advice if isinstance(error, AllstopError) else ""
             name = getattr(check, "__name__", "?").strip("_").replace("_", " ")
@@ -174,7 +174,9 @@ def _staging(places: Places) -> Line:
     return _room("staging", places.staging, "as much as the memory of the node's workers")
 
 
-def _store(places: Places) -> Line:
+def _store(places: Places) -> Line | list[Line]:
+    if places.store is None:
+        return []
     return _room("image store", places.store, "for each snapshot the memory of all workers")
 
 

@@ -16,7 +16,7 @@ from coordinator.cli.output import Output
 from coordinator.core.errors import AllstopError, BadRequest
 
 PROGRAMS = ("criu", "etcd_program")
-ADDRESSES = ("listen", "peer", "http", "metrics", "coordinators", "etcd")
+ADDRESSES = ("listen", "peer", "http", "metrics", "partner_listen", "coordinators", "etcd")
 UNIX_TOO = ("coordinators", "etcd")
 TLS = ("tls_ca", "tls_cert", "tls_key", "tls_server_name")
 
@@ -71,6 +71,7 @@ def _faults(role: str, values: Values) -> Iterator[Fault]:
     yield from _addresses(values)
     yield from _programs(values)
     yield from _names(role, values)
+    yield from _store(values)
     tls = list(_tls(role, values))
     yield from tls
     if not tls:
@@ -124,6 +125,16 @@ def _names(role: str, values: Values) -> Iterator[Fault]:
     worker, workers = values.get("worker"), values.get("workers")
     if worker is not None and workers is not None and worker >= workers:
         yield "worker", BadRequest(f"worker {worker} of {workers}", advice="they count from 0")
+
+
+def _store(values: Values) -> Iterator[Fault]:
+    from worker_shim.images.keys import checked_source
+    from worker_shim.images.objects.opening import checked_where
+
+    if where := values.get("store"):
+        yield from _tried("store", lambda: checked_where(where))
+    if source := values.get("store_key"):
+        yield from _tried("store_key", lambda: checked_source(source))
 
 
 def _tls(role: str, values: Values) -> Iterator[Fault]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,12 +12,12 @@ from coordinator.cli.images import (
     choose,
     fetch_deadline_option,
     snapshot_of,
-    store_option,
     tidy,
     worker_option,
 )
 from coordinator.cli.options import asking, option
 from coordinator.cli.output import Output
+from coordinator.cli.stores import store_options
 from coordinator.cli.verb import ASKING, verb
 from coordinator.core.errors import BadRequest
 
@@ -41,20 +41,21 @@ if TYPE_CHECKING:
     "--pages/--no-pages", default=True, help="Compare the contents of memory.  [default: pages]"
 )
 @option("--all", "everything", is_flag=True, help="Every mapping and program that differs.")
-@store_option
+@store_options
 @fetch_deadline_option
 @asking
 @click.pass_obj
 def diff(
     output: Output,
+    /,
     before: str,
     after: str,
     worker: int | None,
     records: bool,
     pages: bool,
     everything: bool,
-    store: str,
     deadline_s: float,
+    **store: Any,
 ) -> None:
     """Show what changed from one snapshot to another: processes, memory, sockets, files, versions.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
+import socket
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from coordinator.cli.config_file import rank
 from coordinator.cli.options import asking, directory, option
 from coordinator.cli.output import Output
-from coordinator.cli.shim import STORE_DIRECTORY
+from coordinator.cli.stores import STORE_DIRECTORY, store_options, where_of
 from coordinator.cli.verb import verb
 from coordinator.core.errors import AllstopError, SetupError
 
@@ -30,11 +32,13 @@ STYLES = {
     examples=(
         "allstop doctor",
         "allstop doctor --coordinator 10.0.0.1:7411 --insecure --store /shared/allstop",
+        "allstop doctor --store s3://bucket/llm --store-key file:/etc/allstop/store.key",
         "allstop doctor --matrix",
     ),
     exits=(0, 2, 14),
 )
-@directory("--store", default=STORE_DIRECTORY, show_default=True, help="As the shim's.")
+@store_options
+@option("--node", metavar="NAME", help="As the shim's.  [default: the host name]")
 @directory("--staging", help="As the shim's.")
 @option(
     "--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
@@ -46,23 +50,36 @@ STYLES = {
     "applies here.",
 )  # fmt: skip
 @asking
-@click.pass_obj
+@click.pass_context
 def doctor(
-    output: Output, store: Path, staging: Path | None, criu: Path | None, matrix: bool
+    ctx: click.Context,
+    /,
+    staging: Path | None,
+    criu: Path | None,
+    matrix: bool,
+    node: str | None,
+    **store: Any,
 ) -> None:
     """Look at this machine and say what a shim would miss on it, line by line.
 
     Kernel, CRIU, capabilities, network lock, space, clock, drivers, and whether a coordinator
-    answers. Exit code 14 when something has to be fixed.
+    answers. A store that is named (--store) is tried end to end: written once, read, listed,
+    deleted, with its key. Exit code 14 when something has to be fixed.
     """
+    output = ctx.ensure_object(Output)
     if matrix:
         _matrix(output)
         return
     from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY
     from worker_shim.examination import Places, Verdict, examine
 
-    places = Places(store, staging or STAGING_DIRECTORY, RUN_DIRECTORY, criu)
-    lines = [*asyncio.run(examine(places)), _coordinator(output)]
+    asked = rank(ctx, "store") > 0
+    where = None if asked else STORE_DIRECTORY
+    places = Places(where, staging or STAGING_DIRECTORY, RUN_DIRECTORY, criu)
+    lines = asyncio.run(examine(places))
+    if asked:
+        lines += _tried(output, node or socket.gethostname(), store)
+    lines.append(_coordinator(output))
     output.emit({"lines": [asdict(line) for line in lines]}, lambda: table_of(lines))
     wrong = [line for line in lines if line.verdict is Verdict.FIX]
     if wrong:
@@ -71,6 +88,13 @@ def doctor(
             + ", ".join(line.what for line in wrong),
             advice="the lines above say how",
         )
+
+
+def _tried(output: Output, node: str, given: dict[str, Any]) -> list[Line]:
+    """The store that was named, used as a shim would; of partners only their side is open."""
+    from worker_shim.images.examining import examine_store
+
+    return examine_store(replace(where_of(output, node, given), serve=False))
 
 
 def _matrix(output: Output) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,12 +29,13 @@ from coordinator.core.errors import SetupError
 @click.pass_obj
 def export(
     output: Output,
+    /,
     snapshot: str,
     to: Path,
     worker: int | None,
     images: Path | None,
-    store: str,
     deadline_s: float,
+    **store: Any,
 ) -> None:
     """Write each worker as a tar that `checkpointctl` and tools of podman read.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,7 @@ import click
 from coordinator.cli.durations import Duration
 from coordinator.cli.options import option
 from coordinator.cli.output import Output
-from coordinator.cli.shim import STORE_DIRECTORY
+from coordinator.cli.stores import store_options, where_of
 from coordinator.core.errors import BadRequest, NotFound
 
 if TYPE_CHECKING:
@@ -25,13 +26,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 FETCH_S = 3600.0
 
-store_option = option(
-    "--store",
-    default=str(STORE_DIRECTORY),
-    show_default=True,
-    metavar="WHERE",
-    help="Image store that the shims use; it must be in reach of this machine.",
-)
 fetch_deadline_option = option(
     "--deadline",
     "deadline_s",
@@ -71,18 +65,19 @@ class Chosen:
 
 def images_options(function: Function) -> Function:
     """Where images come from."""
-    for add in (fetch_deadline_option, images_option, store_option):
+    for add in (fetch_deadline_option, images_option, store_options):
         function = add(function)
     return function
 
 
 def choose(
-    output: Output, snapshot: str, *, store: str, images: Path | None, deadline_s: float
+    output: Output, snapshot: str, *, store: dict[str, Any], images: Path | None, deadline_s: float
 ) -> Chosen:
     """The snapshot of that id, whose images are in the store or where `images` says.
 
-    Without an id the images alone are read and nobody is asked. Raises NotFound, BadRequest and
-    what a coordinator or the store has to say.
+    `store`: the options of `store_options`; of partners only their side is open. Without an id the
+    images alone are read and nobody is asked. Raises NotFound, BadRequest and what a coordinator or
+    the store has to say.
     """
     from worker_shim.reading.source import PlainImages, StoredImages
 
@@ -99,7 +94,8 @@ def choose(
     def say(worker: int, size: int) -> None:
         output.note(f"{snapshot}, worker {worker}: fetching {bytes_text(size)}", style="dim")
 
-    opened = open_store(store, make=False)
+    where = replace(where_of(output, socket.gethostname(), store), serve=False)
+    opened = open_store(where, make=False)
     return Chosen(record, StoredImages(opened, record.workers, deadline_s=deadline_s, say=say))
 
 

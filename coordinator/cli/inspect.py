@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,12 +30,13 @@ from coordinator.cli.verb import ASKING, verb
 @click.pass_obj
 def inspect(
     output: Output,
+    /,
     snapshot: str,
     worker: int | None,
     areas: bool,
     images: Path | None,
-    store: str,
     deadline_s: float,
+    **store: Any,
 ) -> None:
     """Show what a snapshot holds: processes, memory, sockets, open files and GPUs, rank by rank.
 

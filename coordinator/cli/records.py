@@ -49,6 +49,8 @@ def snapshot_view(snapshot: Snapshot) -> Group:
         ("ranks", str(snapshot.world_size or "-")),
         ("cut", snapshot.cut),
         ("size", bytes_text(snapshot.image_bytes)),
+        ("stored", bytes_text(snapshot.stored_bytes)),
+        ("shared", bytes_text(snapshot.shared_bytes)),
         ("committed", moment(snapshot.committed_unix_s)),
         ("epoch", f"{snapshot.epoch}, incarnation {snapshot.incarnation}"),
         ("root digest", snapshot.digest),
@@ -59,8 +61,8 @@ def snapshot_view(snapshot: Snapshot) -> Group:
         ("read again", moment(snapshot.verified_unix_s)),
     )
     rows = table(
-        "WORKER", "NODE", "ADDRESS", "RANKS AT STEP", "SIZE", "MEMORY", "DUMP", "HELD",
-        "CONNECTIONS", right=("WORKER", "SIZE", "MEMORY", "DUMP", "HELD", "CONNECTIONS"),
+        "WORKER", "NODE", "ADDRESS", "RANKS AT STEP", "SIZE", "STORED", "MEMORY", "DUMP", "HELD",
+        "CONNECTIONS", right=("WORKER", "SIZE", "STORED", "MEMORY", "DUMP", "HELD", "CONNECTIONS"),
     )  # fmt: skip
     for worker in snapshot.workers:
         rows.add_row(
@@ -69,6 +71,7 @@ def snapshot_view(snapshot: Snapshot) -> Group:
             worker.address,
             ranks_text(worker.ranks),
             bytes_text(worker.image_bytes),
+            bytes_text(worker.stored_bytes),
             bytes_text(worker.memory_bytes),
             duration_text(worker.dump_ms / 1000),
             duration_text(worker.held_ms / 1000) if worker.held_ms else "-",

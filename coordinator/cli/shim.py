@@ -17,6 +17,7 @@ from coordinator.cli.durations import Duration
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
 from coordinator.cli.sizes import KeepRule, Size
+from coordinator.cli.stores import store_options, where_of
 from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
 from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY, STATE_DIRECTORY
@@ -30,7 +31,36 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-STORE_DIRECTORY = Path("/var/lib/allstop/store")
+
+
+def persist_options(function: Function) -> Function:
+    """What PERSIST may take of its node."""
+    for add in reversed(
+        (
+            option(
+                "--persist-rate", type=Size(), metavar="BYTES/S",
+                help="How fast images may go to the store, such as 200M.  [default: as fast as "
+                "it goes]",
+            ),
+            option(
+                "--persist-cpu", type=click.FloatRange(0, 64, min_open=True), metavar="CORES",
+                help="Share of one core that hashing and storing may take, such as 0.5.  "
+                "[default: what the job leaves]",
+            ),
+            option(
+                "--persist-verify", type=click.Choice(("index", "full")),
+                help="What is read back before a snapshot counts: each pack's index, or every "
+                "byte.  [default: index]",
+            ),
+            option(
+                "--keep-images/--drop-images", default=None,
+                help="Keep stored images in staging while there is room, for a restore here.  "
+                "[default: keep]",
+            ),
+        )
+    ):  # fmt: skip
+        function = add(function)
+    return function
 
 
 def node_options(function: Function) -> Function:
@@ -42,10 +72,6 @@ def node_options(function: Function) -> Function:
                 "--address", metavar="IP", default="",
                 help="Where the node's workers are reached by the others.  [default: the default "
                 "interface's]",
-            ),
-            directory(
-                "--store", default=STORE_DIRECTORY, show_default=True,
-                help="Image store: a directory that all nodes see.",
             ),
             directory(
                 "--staging", help="Images on their way to the store; local disk.  "
@@ -81,12 +107,14 @@ def node_options(function: Function) -> Function:
         )
     ):  # fmt: skip
         function = add(function)
-    return config_option(connection(function))
+    return config_option(connection(store_options(persist_options(function))))
 
 
 @verb_group(
     examples=(
         "allstop shim --insecure --coordinator 10.0.0.1:7411 --store /shared/allstop",
+        "allstop shim --store s3://bucket/llm --store-key file:/etc/allstop/store.key",
+        "allstop shim --store partner://n1@10.0.0.1:7420,n2@10.0.0.2:7420 --node n1",
         "allstop shim --config /etc/allstop/shim.toml",
         "allstop shim run --job llm --workers 2 --worker 0 -- torchrun --nnodes 2 train.py",
         "allstop shim run --job llm --ranks 8 -- python train.py",
@@ -250,12 +278,13 @@ def run(
         raise BadRequest(
             f"--worker {worker} of --workers {workers}", advice="workers are numbered from 0"
         )
+    node = _merged(ctx, node)
     spec = {
         "job": job,
         "worker": worker or 0,
         "workers": workers or 1,
         "argv": command,
-        "env": dict(os.environ),
+        "env": _environment(node["store_key"]),
         "follow": follow,
         "nccl": nccl,
         "keeping": Keeping(
@@ -264,7 +293,7 @@ def run(
         ),
         **_given(slots=slots, cwd=cwd, nccl_shim=nccl_shim),
     }
-    return start(ctx.ensure_object(Output), _merged(ctx, node), spec, place)
+    return start(ctx.ensure_object(Output), node, spec, place)
 
 
 def _place(
@@ -296,6 +325,14 @@ def _typed(ctx: click.Context, *names: str) -> bool:
     return any(rank(ctx, name) == RANKS[ParameterSource.COMMANDLINE] for name in names)
 
 
+def _environment(store_key: str) -> dict[str, str]:
+    """What the worker gets of this environment: all but the key of the store."""
+    from worker_shim.images.keys import secret_variable
+
+    secret = secret_variable(store_key)
+    return {name: value for name, value in os.environ.items() if name != secret}
+
+
 def _merged(ctx: click.Context, node: dict[str, Any]) -> dict[str, Any]:
     """Of options before and after `run` a flag wins, and of two flags the one after it."""
     before = ctx.parent
@@ -319,12 +356,13 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
     from coordinator.link.security import channel_credentials
     from worker_shim.agent.options import ShimOptions
 
+    name = node["node"] or socket.gethostname()
     return ShimOptions(
-        node=node["node"] or socket.gethostname(),
+        node=name,
         coordinators=output.safe_addresses,
         credentials=channel_credentials(output.tls),
         server_name=output.tls.server_name,
-        store_dir=node["store"].absolute(),
+        store=where_of(output, name, node),
         address=node["address"],
         metrics=node["metrics"],
         gpu_engine=node["gpu_engine"],
@@ -335,6 +373,10 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             criu=node["criu"],
             criu_at_once=node["criu_at_once"],
             linger_s=node["linger_s"],
+            persist_bytes_per_s=node["persist_rate"],
+            persist_cpu=node["persist_cpu"],
+            persist_verify=node["persist_verify"],
+            keep_images=node["keep_images"],
             until_worker_ends=node.get("until_worker_ends"),
         ),
     )

@@ -8,7 +8,7 @@ import click
 
 from coordinator.core.errors import BadRequest
 
-SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtp]?)(i?)b?", re.IGNORECASE)
+SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmgtp]?)(i?)(?:b(?:/s)?)?", re.IGNORECASE)
 SIZE_BYTES_MAX = 1 << 60
 
 

@@ -110,8 +110,8 @@ def gpus_text(facts: NodeFacts) -> str:
 def snapshots_view(snapshots: Iterable[Snapshot], latest: str) -> RenderableType:
     """One row per snapshot, in the order given."""
     rows = table(
-        "SNAPSHOT", "STEP", "RANKS", "SIZE", "AGE", "CUT",
-        right=("STEP", "RANKS", "SIZE", "AGE"),
+        "SNAPSHOT", "STEP", "RANKS", "SIZE", "STORED", "AGE", "CUT",
+        right=("STEP", "RANKS", "SIZE", "STORED", "AGE"),
     )  # fmt: skip
     for snapshot in snapshots:
         name = Text(snapshot.snapshot)
@@ -124,6 +124,7 @@ def snapshots_view(snapshots: Iterable[Snapshot], latest: str) -> RenderableType
             step_text(snapshot),
             str(snapshot.world_size or "-"),
             bytes_text(snapshot.image_bytes),
+            bytes_text(snapshot.stored_bytes),
             age_text(snapshot.committed_unix_s),
             snapshot.cut,
         )

@@ -44,6 +44,7 @@ def admit_attempt(
     policy = _phase_deadlines(event, policy)
     job = _job(cluster, event.job)
     states = _members(cluster, job)
+    _require_one_store(cluster, job)
     gpu = any(state.gpu for state in states)
     pace.check(job.name, event.cut, policy, deadline_s)
     freeze = event.cut is Cut.FREEZE
@@ -89,6 +90,21 @@ def admit_attempt(
         gpu=gpu,
         world_size=_world_size(states),
     )
+
+
+def _require_one_store(cluster: Cluster, job: Job) -> None:
+    """A snapshot lies in one store; shims that see another one were given another `--store`."""
+    nodes: dict[str, list[str]] = {}
+    for worker in range(job.workers):
+        name = job.places[worker]
+        nodes.setdefault(cluster.nodes[name].facts.store, []).append(name)
+    if len(nodes) > 1:
+        seen = [f"{listed(sorted(set(names)))} see {store}" for store, names in nodes.items()]
+        raise NotReady(
+            f"the workers' shims use different image stores: {'; '.join(seen)}",
+            where=Where(job=job.name, phase="PREFLIGHT"),
+            advice="start all of them with the same --store",
+        )
 
 
 def _refuse_live_nccl(job: Job, states: list[WorkerState]) -> None:

@@ -20,6 +20,7 @@
     │   └── Overtaken          12  UNAVAILABLE         it holds what rules this write out
     ├── Fenced                 13  FAILED_PRECONDITION an older epoch spoke, or a lost node returned
     ├── SetupError             14  FAILED_PRECONDITION this machine lacks something
+    │   └── WrongKey           14  FAILED_PRECONDITION not the key that the image store began with
     └── BugError               70  INTERNAL            allstop broke its own rule; nothing changed
         └── IllegalEvent       70  INTERNAL            an event that the state has no row for
 
@@ -239,6 +240,10 @@ class SetupError(AllstopError):
 
     exit_code = 14
     grpc_status = "FAILED_PRECONDITION"
+
+
+class WrongKey(SetupError):
+    """The image store is encrypted with another key, or not, or is and no key was given."""
 
 
 class BugError(AllstopError):

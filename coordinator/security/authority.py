@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ from coordinator.security.roles import Holder, Role, uri_of
 
 AUTHORITY_DAYS = 3650
 DAYS = 90
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 AHEAD = timedelta(minutes=5)  # for clocks that are behind
 CA_CERTIFICATE, CA_KEY = "ca.pem", "ca.key"
 
@@ -68,6 +70,8 @@ def issue(
 ) -> Issued:
     """Make a key and a certificate for one holder; `hosts` are names and addresses it answers at.
 
+    A shim always answers at its node's name: so its partners know that they reached that node.
+
     Raises SetupError where the authority cannot be read or nothing can be written. One that is
     there is replaced: key first, then certificate.
     """
@@ -80,9 +84,11 @@ def issue(
         ]
     )
     names = [x509.UniformResourceIdentifier(uri_of(holder)), *map(_name, hosts)]
+    if holder.role is Role.SHIM and _HOST.fullmatch(holder.name) and holder.name not in hosts:
+        names.append(_name(holder.name))
     until = min(datetime.now(UTC) + timedelta(days=days), ca.not_valid_after_utc)
     both = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if holder.role is Role.COORDINATOR:
+    if holder.role in (Role.COORDINATOR, Role.SHIM):
         both.append(ExtendedKeyUsageOID.SERVER_AUTH)
     certificate = (
         _begun(subject, ca.subject, key.public_key(), until)

@@ -92,6 +92,13 @@ METHODS: Mapping[str, frozenset[Role]] = {
     "/allstop.v1.CarrierLink/Carry": frozenset({Role.COORDINATOR}),
     **dict.fromkeys(
         (
+            f"/allstop.v1.Partner/{name}"
+            for name in ("Keep", "Read", "Size", "ListObjects", "Remove")
+        ),
+        frozenset({Role.SHIM}),
+    ),
+    **dict.fromkeys(
+        (
             f"/allstop.v1.Operator/{name}"
             for name in (
                 *("Checkpoint", "Restore", "Abort", "ReadLogs", "SetPolicy"),

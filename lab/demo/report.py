@@ -15,7 +15,9 @@ class SnapshotSummary:
     id: str
     step: int
     rank_steps: dict[str, int]
-    bytes: int
+    bytes: int  # dumped
+    stored_bytes: int  # written to the image store
+    shared_bytes: int  # of what was dumped, what needed no writing: another rank's, or an earlier
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ def show(report: DemoReport, console: Console) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     snapshot = report.snapshot
     table.add_row("snapshot", f"{snapshot.id}, step {snapshot.step}, {snapshot.bytes / 1e6:.0f} MB")
+    table.add_row(
+        "stored",
+        f"{snapshot.stored_bytes / 1e6:.0f} MB of {snapshot.bytes / 1e6:.0f} MB dumped; "
+        f"{snapshot.shared_bytes / 1e6:.0f} MB were there already or the same in several places",
+    )
     table.add_row("node lost", report.killed_node)
     for move in report.moved:
         table.add_row(

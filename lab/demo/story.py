@@ -257,6 +257,8 @@ def summary_of(snapshot: Snapshot) -> SnapshotSummary:
         step=snapshot.step,
         rank_steps={str(rank.rank): rank.boundary for rank in ranks},
         bytes=snapshot.image_bytes,
+        stored_bytes=snapshot.stored_bytes,
+        shared_bytes=snapshot.shared_bytes,
     )
 
 

@@ -305,7 +305,8 @@ class World:
         """What no attempt may leave on a node: locks, stopped tasks, staging, a CRIU."""
         script = (
             "nft list tables | grep allstop; "
-            f"find {STAGING} -mindepth 3 -maxdepth 3 -printf 'staged: %P\\n'; "
+            f"find {STAGING} -mindepth 3 -maxdepth 3 ! -execdir test -e '{{}}/kept' ';' "
+            "-printf 'staged: %P\\n'; "
             "grep -lE '^State:\\s[Tt]' /proc/[0-9]*/status | sed 's/^/stopped: /'; "
             "cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -oE 'dump --tre[e] [0-9]+'"
         )

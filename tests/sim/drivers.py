@@ -305,12 +305,14 @@ class SimStaging(Staging):
 
     machine: Machine
 
-    def create(self, job: str, worker: int, action: str, *, need_bytes: int) -> Path:
+    def create(
+        self, job: str, worker: int, action: str, *, need_bytes: int, using: str = ""
+    ) -> Path:
         """Make a place."""
         has_effect("create")
         if self.machine.fault("create") is not None:
             raise DriverError("staging has 0 MiB free")
-        return super().create(job, worker, action, need_bytes=need_bytes)
+        return super().create(job, worker, action, need_bytes=need_bytes, using=using)
 
     def free_bytes(self) -> int:
         """Room enough, and always the same."""

@@ -20,6 +20,7 @@ from worker_shim.agent.agent import Agent
 from worker_shim.agent.options import ShimOptions, WorkerSpec
 from worker_shim.agent.ports import Drivers
 from worker_shim.agent.run import run_shim
+from worker_shim.images.objects.opening import StoreOptions
 from worker_shim.network.port import Sockets
 from worker_shim.process.port import TreeProcess
 
@@ -174,7 +175,7 @@ class Machine:
         options = ShimOptions(
             node=self.name,
             coordinators=coordinators,
-            store_dir=self.directory,
+            store=StoreOptions(str(self.directory)),
             run_dir=Path(self.world.directory) / "run",
             staging_dir=self.directory / "staging",
             state_dir=self.directory / "state",
@@ -265,7 +266,7 @@ class Machine:
 
     def drivers(self) -> tuple[Drivers, sim.SimProbe]:
         """What `build` gives a shim of this machine."""
-        staging = sim.SimStaging(self.directory / "staging", self.name)
+        staging = sim.SimStaging(self.directory / "staging", self.name, keep=False)
         staging.machine = self
         probe = sim.SimProbe(self)
         made = Drivers(

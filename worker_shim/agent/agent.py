@@ -388,6 +388,7 @@ class Agent:
                     await lane.alone(put_out)
                 except AllstopError as error:
                     log.error("worker is left behind", worker=lane.worker.name, why=str(error))
+        await asyncio.to_thread(self.drivers.staging.drop_kept)
         self.drivers.endpoint.close()
         await self._store_tasks.stop()
         for task in tuple(self._tasks):

@@ -15,7 +15,8 @@ from worker_shim.cuda.choosing import choose
 from worker_shim.facts import NodeProbe
 from worker_shim.files.driver import LinuxFileDriver
 from worker_shim.hook import install
-from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.chunks.pace import Limits
+from worker_shim.images.opening import open_store
 from worker_shim.images.staging import Staging
 from worker_shim.inventory.inventory import GpuInventory
 from worker_shim.network.driver import NftNetworkDriver
@@ -49,12 +50,17 @@ class HookFiles:
 def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     """Make every driver.
 
-    Raises DriverError when the image store cannot be used, SetupError where the engine for device
-    memory that was asked for is not there.
+    Raises DriverError when the image store cannot be used, BadRequest for an address of one that
+    makes no sense, WrongKey, SetupError where the engine for device memory that was asked for is
+    not there. Partners are answered from here on, until `Drivers.close_store`.
     """
     commands = CommandRunner()
-    store = DirectoryStore(options.store_dir, options.node)
-    staging = Staging(options.staging_dir, options.node)
+    store = open_store(
+        options.store,
+        limits=Limits(options.persist_bytes_per_s, options.persist_cpu),
+        verify_full=options.persist_verify == "full",
+    )
+    staging = Staging(options.staging_dir, options.node, keep=options.keep_images)
     images = CriuDriver(commands, program=options.criu, at_once=options.criu_at_once)
     gpus, cuda = GpuInventory(commands), choose(options.gpu_engine, commands)
     probe = NodeProbe(
@@ -88,5 +94,6 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
         run_root=options.run_dir,
         save_before_kill=lambda: Precaution.SAVE_BEFORE_KILL in precautions(sight().situation),
         gpus=gpus,
+        close_store=store.objects.close,
     )
     return drivers, probe

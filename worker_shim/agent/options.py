@@ -12,6 +12,8 @@ from worker_shim.files.keeping import Keeping
 if TYPE_CHECKING:
     from grpc import ChannelCredentials
 
+    from worker_shim.images.objects.opening import StoreOptions
+
 RUN_DIRECTORY = Path("/run/allstop")
 STAGING_DIRECTORY = Path("/var/lib/allstop/staging")
 STATE_DIRECTORY = Path("/var/lib/allstop/node")
@@ -26,7 +28,7 @@ class ShimOptions:
 
     node: str
     coordinators: Sequence[str]  # host:port or unix:path; the first that answers is used
-    store_dir: Path
+    store: StoreOptions
     credentials: ChannelCredentials | None = None  # for TCP; None: plain
     server_name: str = ""  # in the coordinators' certificates; empty: the address
     address: str = ""  # empty: that of the default interface
@@ -36,6 +38,10 @@ class ShimOptions:
     criu: Path | None = None  # None: ALLSTOP_CRIU, then PATH
     criu_at_once: int = 0  # trees dumped or restored in parallel; 0: one for each core
     gpu_engine: str = "auto"  # library, program, none: see cuda/choosing
+    persist_bytes_per_s: float = 0.0  # to the store; 0: as fast as it goes
+    persist_cpu: float = 0.0  # share of one core for hashing and storing; 0: what the job leaves
+    persist_verify: str = "index"  # what PERSIST reads back: every pack's index, or every byte
+    keep_images: bool = True  # in staging, while there is room, for a restore on this node
     goodbye_s: float = 3.0
     metrics: str = ""  # host:port that answers Prometheus; empty: nobody does
     linger_s: float = 300.0  # how long a failed worker's shim waits to be restored into

@@ -16,12 +16,14 @@ Progress = Callable[[Order, int, int], None]
 
 
 async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Progress) -> Outcome:
-    """Put the staged images into the store and complete the record; staging is then removed.
+    """Put the staged images into the store and complete the record.
+
+    They stay in staging while there is room, for a restore here.
 
     Raises DriverError when staging is not what the dump left there: with nothing published, or,
     where it was changed while it was copied, with something that UNDO deletes.
-    A crash before the store's rename leaves nothing visible there; one after it leaves a directory
-    that no snapshot names.
+    A crash leaves packs that no manifest names, or a manifest that no snapshot names; both are
+    collected.
     """
     dumped = worker.dumped.get(order.action)
     if dumped is None:
@@ -49,7 +51,7 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
         held_ms=worker.held_ms,
     )
     del worker.dumped[order.action]
-    await asyncio.to_thread(drivers.staging.drop, worker.job, worker.worker, order.action)
+    await asyncio.to_thread(drivers.staging.settle, worker.job, worker.worker, order.action)
     return Outcome(record=record)
 
 

@@ -126,3 +126,4 @@ class Drivers:
     gpus: GpuInventory | None = None  # None: nobody looks for any
     endpoint: Endpoint = field(default_factory=Endpoint)  # where ranks meet to rebuild
     device_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one process of the node
+    close_store: Callable[[], None] = lambda: None  # at the shim's end

@@ -66,15 +66,21 @@ async def fetch(worker: Worker, order: Order, deadline: Deadline, progress: Prog
         return Outcome(note=note)
     need = int(record.image_bytes * FETCH_ROOM_FACTOR)
     await worker.dropped(deadline_s=deadline.left_s)
-    place = drivers.staging.create(worker.job, worker.worker, order.action, need_bytes=need)
-    deadline.lap("place")
-    manifest = await drivers.store.fetch(
-        record.manifest,
-        record.manifest_digest,
-        place,
-        progress=lambda done, total: progress(order, done, total),
-        deadline_s=deadline.left_s,
+    place = drivers.staging.create(
+        worker.job, worker.worker, order.action, need_bytes=need, using=_action_of(record)
     )
+    deadline.lap("place")
+    try:
+        manifest = await drivers.store.fetch(
+            record.manifest,
+            record.manifest_digest,
+            place,
+            progress=lambda done, total: progress(order, done, total),
+            deadline_s=deadline.left_s,
+        )
+    except DriverError:
+        drivers.staging.drop(worker.job, worker.worker, _action_of(record))
+        raise
     deadline.lap("images")
     _require_own(worker, manifest)
     # While the old incarnation is untouched: a file that cannot come back must not cost the job.
@@ -84,6 +90,12 @@ async def fetch(worker: Worker, order: Order, deadline: Deadline, progress: Prog
     sockets = await asyncio.to_thread(drivers.images.sockets, place / IMAGES)
     worker.restoration = Restoration(order.action, record, place, manifest, sockets, facts)
     return Outcome(note=f"{len(manifest.files)} files")
+
+
+def _action_of(record: WorkerRecord) -> str:
+    """The attempt whose images these are; what is kept of it in staging is under its name."""
+    _, _, rest = record.manifest.partition("/")
+    return rest.partition("/")[0]
 
 
 def _require_own(worker: Worker, manifest: Manifest) -> None:

@@ -50,11 +50,14 @@ async def run_shim(options: ShimOptions, specs: Sequence[WorkerSpec] = ()) -> in
     if not structlog.is_configured():  # stdout is the workers'
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     drivers, probe = build(options)
-    claim = await claim_node(drivers.staging)
     try:
-        return await _run(options, specs, drivers, probe)
+        claim = await claim_node(drivers.staging)
+        try:
+            return await _run(options, specs, drivers, probe)
+        finally:
+            claim.release()
     finally:
-        claim.release()
+        drivers.close_store()
 
 
 async def _run(

@@ -228,6 +228,7 @@ async def put_out(worker: Worker, deadline: Deadline) -> None:
     for action in (*worker.dumped, *([worker.restoration.action] if worker.restoration else ())):
         await asyncio.to_thread(worker.drivers.staging.drop, worker.job, worker.worker, action)
     await worker.dropped(deadline_s=deadline.left_s)
+    await asyncio.to_thread(worker.drivers.staging.drop_kept, worker.job, worker.worker)
     worker.dumped.clear()
     worker.restoration = None
     worker.leave_directory()

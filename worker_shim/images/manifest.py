@@ -35,18 +35,28 @@ def decode(encoded: bytes, digest: str) -> Manifest:
     """
     found = digest_of(encoded)
     if found != digest:
-        raise DriverError(
-            f"{FILE_NAME} is not the one that was committed",
-            advice="the image store is damaged; restore an older snapshot",
-            details=(f"expected blake3 {digest}", f"found blake3 {found}"),
-        )
+        raise not_committed(FILE_NAME, digest, found)
     try:
         version = msgspec.json.decode(encoded, type=_Head).version
         if version == VERSION:
             return msgspec.json.decode(encoded, type=Manifest)
     except msgspec.MsgspecError as error:
         raise DriverError(f"{FILE_NAME} cannot be read", details=(str(error),)) from error
-    raise DriverError(
-        f"{FILE_NAME} has version {version}, this shim reads version {VERSION}",
+    raise unknown(FILE_NAME, version)
+
+
+def not_committed(name: str, wanted: str, found: str) -> DriverError:
+    """These bytes are not those whose digest the snapshot's record holds."""
+    return DriverError(
+        f"{name} is not the one that was committed",
+        advice="the image store is damaged; restore an older snapshot",
+        details=(f"expected blake3 {wanted}", f"found blake3 {found}"),
+    )
+
+
+def unknown(name: str, version: int) -> DriverError:
+    """A later allstop wrote it."""
+    return DriverError(
+        f"{name} has version {version}, which this shim cannot read",
         advice="run the same version of allstop on all nodes",
     )

@@ -26,3 +26,11 @@ def inside(root: Path, relative: str) -> Path:
     if not parts or relative.startswith("/") or ".." in parts:
         raise DriverError(f"{relative!r} is not a place inside {root}")
     return root.joinpath(*parts)
+
+
+def checked_place(place: str) -> str:
+    """Return the place of a worker's images when it can be one; raise DriverError otherwise."""
+    parts = place.split("/")
+    if len(parts) != 3 or not all(_NAME.fullmatch(part) for part in parts):
+        raise DriverError(f"{place!r} is not a place inside the image store")
+    return place

@@ -7,27 +7,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 from coordinator.core.errors import DriverError
 from worker_shim.images.copying import CopyStopped
-from worker_shim.images.port import StoredFile
 
 Progress = Callable[[int, int], None]
-Work = Callable[[], StoredFile]
 Begin = Callable[[], None]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Copy:
-    """One file to copy."""
-
-    source: Path
-    target: Path
-    name: str
-    size_bytes: int
 
 
 @dataclass
@@ -46,13 +33,20 @@ class Transfer:
             self.done_bytes += count
             self.progress(self.done_bytes, self.total_bytes)
 
+    def finish(self) -> None:
+        """All is done, also what needed no copying."""
+        self.advance(self.total_bytes - self.done_bytes)
+
 
 async def bounded(work: Callable[[], T], job: Transfer, deadline_s: float, doing: str) -> T:
     """Run in a thread; at the deadline or a cancellation tell it to stop and wait until it has.
 
-    The thread looks at `stop` between chunks, so the wait is one chunk long.
+    The thread looks at `stop` between chunks, so the wait is one chunk long. It is a thread of its
+    own: workers of one attempt wait for each other, and nothing else of a shim may wait for them.
     """
-    thread = asyncio.ensure_future(asyncio.to_thread(work))
+    pool = ThreadPoolExecutor(1, thread_name_prefix="store")
+    thread = asyncio.get_running_loop().run_in_executor(pool, work)
+    pool.shutdown(wait=False)
     try:
         await asyncio.wait({thread}, timeout=deadline_s)
     finally:
@@ -70,8 +64,8 @@ async def bounded(work: Callable[[], T], job: Transfer, deadline_s: float, doing
 
 
 def run_all(
-    works: Sequence[Work], job: Transfer, *, threads: int, begin: Begin
-) -> list[StoredFile]:
+    works: Sequence[Callable[[], T]], job: Transfer, *, threads: int, begin: Begin
+) -> list[T]:
     """Do all in a few threads, each of which calls `begin` first; the first error stops all."""
     with ThreadPoolExecutor(threads, thread_name_prefix="images", initializer=begin) as pool:
         futures = [pool.submit(work) for work in works]

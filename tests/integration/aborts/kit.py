@@ -191,15 +191,13 @@ class Patient(Pair):
         newest = max(
             self.deployment.store.glob(f"{JOB}/*/1"), key=lambda path: path.stat().st_mtime
         )
-        images = sorted(
-            (newest / "images").glob("pages-*.img"), key=lambda each: each.stat().st_size
-        )
-        images[-1].rename(images[-1].with_suffix(".kept"))
-        os.mkfifo(images[-1])
+        manifest = newest / "manifest"
+        manifest.rename(manifest.with_suffix(".kept"))
+        os.mkfifo(manifest)
 
     def unblock_image(self) -> None:
-        for kept in self.deployment.store.glob(f"{JOB}/*/1/images/*.kept"):
-            fifo = kept.with_suffix(".img")
+        for kept in self.deployment.store.glob(f"{JOB}/*/1/*.kept"):
+            fifo = kept.with_suffix("")
             held = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)  # who waits in open(2) goes on
             kept.rename(fifo)
             os.close(held)  # and reads its end

@@ -95,6 +95,7 @@ class Pair:
     criu: str
     policy: Sequence[str] = POLICY
     env: Mapping[str, str] = field(default_factory=dict)  # of the shims beside workers, and theirs
+    options: Sequence[str] = ()  # further ones of every shim
     deployment: Deployment = field(init=False)
     client: OperatorClient = field(init=False)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -128,7 +129,7 @@ class Pair:
         worker = NODES.index(node)
         hosts = ",".join(self.host(name).address for name in NODES)
         argv = [sys.executable, PAIR, "worker", str(worker), str(RANKS_PER_NODE), hosts]
-        self.deployment.options = ("--criu", str(self.criu_of(node)))
+        self.deployment.options = ("--criu", str(self.criu_of(node)), *self.options)
         self.deployment.start_worker(
             self.host(node),
             JOB,
@@ -140,7 +141,7 @@ class Pair:
 
     def start_spare(self, node: str) -> None:
         """A shim without a worker."""
-        self.deployment.options = ("--criu", str(self.criu_of(node)))
+        self.deployment.options = ("--criu", str(self.criu_of(node)), *self.options)
         self.deployment.start_spare(self.host(node), self.env)
 
     async def fit(self) -> bool:
@@ -268,7 +269,8 @@ class Pair:
         """What an attempt must not leave on a node: locks, stopped tasks, staging, CRIU."""
         host = self.host(node)
         tables = host.run(["nft", "list", "tables"]).stdout.split("\n")
-        staged = host.run(["find", str(STAGING), "-mindepth", "3", "-maxdepth", "3"]).stdout
+        places = ["find", str(STAGING), "-mindepth", "3", "-maxdepth", "3"]
+        staged = host.run([*places, "!", "-execdir", "test", "-e", "{}/kept", ";"]).stdout
         left = [table for table in tables if "allstop" in table]
         left += [f"stopped: {pid}" for pid in self.stopped_on(node)]
         left += [f"staged: {line}" for line in staged.split("\n") if line]

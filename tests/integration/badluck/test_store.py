@@ -22,13 +22,16 @@ async def test_a_store_that_becomes_too_small(pair: Pair) -> None:
     pair.tell_criu("n1", "wait")
     attempt = pair.checkpoint()
     await attempt.reached("DUMPING")
+    identity = (store / "store.id").read_text()
     host.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(store)])
     try:
         host.run(["mkdir", str(store / "partial")])
+        host.run(["sh", "-c", f"printf {identity} > {store / 'store.id'}"])
         pair.behave()
         failure = await attempt.failed()
         await pair.moves()
-        assert host.run(["find", str(store), "-type", "f"]).stdout == ""  # what was written is gone
+        left = host.run(["find", str(store), "-type", "f"]).stdout.split()
+        assert left == [str(store / "store.id")]  # what was written is gone
     finally:
         host.run(["umount", str(store)])
     assert isinstance(failure, DriverError), failure.to_fields()

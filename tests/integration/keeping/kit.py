@@ -28,7 +28,8 @@ from coordinator.store.etcd import EtcdKeyValue, EtcdOptions
 from tests.integration.replicas.kit import WAIT_S, Replicas, Watchful, attach
 from tests.support.replica import dial
 from worker_shim.agent.tasks import StoreTasks
-from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.chunk_store import ChunkStore
+from worker_shim.images.objects.directory import DirectoryObjects
 from worker_shim.images.port import Collected, Launch, Manifest
 
 IMAGE_BYTES = 3 << 20
@@ -61,10 +62,14 @@ class Gates:
         self.opened.set()
 
 
-class GatedStore(DirectoryStore):
+class GatedStore(ChunkStore):
     """A real store that stops where a test says."""
 
     gates = Gates()
+
+    def __init__(self, root: Path, node: str = "") -> None:
+        super().__init__(DirectoryObjects(root, node))
+        self.root = root
 
     async def actions(self, job: str, *, deadline_s: float) -> tuple[str, ...]:
         """Before it looks."""
@@ -82,7 +87,7 @@ class GatedStore(DirectoryStore):
 class KeepingShim(Watchful):
     """A shim that really stores, lists, collects and verifies."""
 
-    def __init__(self, address: str, node: str, store: DirectoryStore, **options: Any) -> None:
+    def __init__(self, address: str, node: str, store: ChunkStore, **options: Any) -> None:
         super().__init__(address, node, **options)
         self.store = store
         self.facts = replace(self.facts, store=store.identity)

@@ -22,14 +22,14 @@ from coordinator.core.model import (
 )
 from tests.integration.reading.kit import Dumped
 from worker_shim.files.port import OpenFile
-from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.chunk_store import ChunkStore
 from worker_shim.images.port import Manifest
 
 GPU = Gpu(0, "GPU-11111111-2222", "NVIDIA H200", 150 << 30, 149 << 30, "00000000:17:00.0")
 COMMITTED_UNIX_S = 1_796_000_000.0
 
 
-def put(store: DirectoryStore, dumped: Dumped, identity: str, *, step: int = 7) -> Snapshot:
+def put(store: ChunkStore, dumped: Dumped, identity: str, *, step: int = 7) -> Snapshot:
     """Store a dump as worker 0 of a snapshot of job `llm`; returns the record."""
     staged = dumped.images.parent
     (staged / "files").mkdir(exist_ok=True)

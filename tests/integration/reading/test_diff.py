@@ -11,7 +11,7 @@ from coordinator.core.model import Snapshot
 from tests.integration.reading.kit import Dumped
 from tests.integration.reading.stored import later, left_in, put, shown
 from tests.unit.cli.conftest import Cli, FakeOperator
-from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.opening import open_store
 from worker_shim.reading.comparing import compare
 from worker_shim.reading.page_count import count_pages
 from worker_shim.reading.worker import WorkerView, read_worker
@@ -31,7 +31,7 @@ def snapshots(
     steps: tuple[Dumped, Dumped], cli: Cli, operator: FakeOperator, tmp_path: Path
 ) -> tuple[Snapshot, Snapshot]:
     """Both in a store; the service knows them by their names."""
-    store = DirectoryStore(tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
     first, second = put(store, steps[0], "llm-1"), put(store, steps[1], "llm-2", step=12)
     known = {"llm-1": shown(first), "llm-2": shown(later(second))}
     answer = operator._answer

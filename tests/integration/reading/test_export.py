@@ -17,7 +17,7 @@ from tests.conftest import tool
 from tests.integration.reading.kit import Dumped
 from tests.integration.reading.stored import GPU, left_in, put, shown
 from tests.unit.cli.conftest import Cli, FakeOperator
-from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.opening import open_store
 from worker_shim.reading.worker import read_worker
 
 pytestmark = [pytest.mark.root, pytest.mark.criu]
@@ -46,7 +46,7 @@ def checkpointctl() -> Checkpointctl:
 def snapshot(
     cli: Cli, operator: FakeOperator, steps: tuple[Dumped, Dumped], tmp_path: Path
 ) -> Snapshot:
-    store = DirectoryStore(tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
     made = put(store, steps[0], "llm-1")
     operator.replies["Show"] = shown(made)
     (tmp_path / "scratch").mkdir()

@@ -17,7 +17,8 @@ from coordinator.core.model import Snapshot
 from tests.integration.reading.kit import Dumped
 from tests.integration.reading.stored import left_in, put, shown, until_fetched
 from tests.unit.cli.conftest import Cli, FakeOperator
-from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.chunk_store import ChunkStore
+from worker_shim.images.opening import open_store
 
 pytestmark = [pytest.mark.root, pytest.mark.criu]
 
@@ -26,14 +27,12 @@ HUGE_BYTES = 1 << 38  # a hole that takes minutes to read
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> DirectoryStore:
-    return DirectoryStore(tmp_path / "store")
+def store(tmp_path: Path) -> ChunkStore:
+    return open_store(str(tmp_path / "store"))
 
 
 @pytest.fixture
-def snapshot(
-    store: DirectoryStore, steps: tuple[Dumped, Dumped], operator: FakeOperator
-) -> Snapshot:
+def snapshot(store: ChunkStore, steps: tuple[Dumped, Dumped], operator: FakeOperator) -> Snapshot:
     """The first of the two dumps as a snapshot that the service knows."""
     made = put(store, steps[0], SNAPSHOT)
     operator.replies["Show"] = shown(made)
@@ -41,7 +40,7 @@ def snapshot(
 
 
 @pytest.fixture
-def scratch(cli: Cli, store: DirectoryStore, tmp_path: Path) -> Path:
+def scratch(cli: Cli, store: ChunkStore, tmp_path: Path) -> Path:
     """Where the command fetches to."""
     place = tmp_path / "scratch"
     place.mkdir()
@@ -92,7 +91,7 @@ def test_json_has_all_of_it(
 
 
 def test_images_alone_are_enough(
-    cli: Cli, operator: FakeOperator, snapshot: Snapshot, store: DirectoryStore
+    cli: Cli, operator: FakeOperator, snapshot: Snapshot, store: ChunkStore
 ) -> None:
     place = store.root / snapshot.workers[0].manifest
     for folder in (place / "images", place.parent):
@@ -105,7 +104,7 @@ def test_images_alone_are_enough(
 
 
 def test_what_cannot_be_is_told(
-    cli: Cli, scratch: Path, snapshot: Snapshot, store: DirectoryStore, tmp_path: Path
+    cli: Cli, scratch: Path, snapshot: Snapshot, store: ChunkStore, tmp_path: Path
 ) -> None:
     assert cli("inspect").code == 2
     no_worker = cli("inspect", SNAPSHOT, "--worker", "3")
@@ -115,7 +114,7 @@ def test_what_cannot_be_is_told(
     nowhere = cli("inspect", SNAPSHOT, "--store", str(tmp_path / "typo"))
     assert (nowhere.code, "is no image store" in nowhere.err) == (14, True)
     assert not (tmp_path / "typo").exists(), "a store is not made by looking"
-    other = DirectoryStore(tmp_path / "other")
+    other = open_store(str(tmp_path / "other"))
     elsewhere = cli("inspect", SNAPSHOT, "--store", str(other.root))
     assert elsewhere.code == 10
     assert f"the images are in another store, {store.identity}" in elsewhere.err
@@ -135,7 +134,7 @@ def test_an_attempt_is_no_snapshot(cli: Cli, scratch: Path, operator: FakeOperat
 
 
 def test_damage_in_the_store_is_found_and_named(
-    cli: Cli, scratch: Path, snapshot: Snapshot, store: DirectoryStore
+    cli: Cli, scratch: Path, snapshot: Snapshot, store: ChunkStore
 ) -> None:
     image = store.root / snapshot.workers[0].manifest / "images" / "files.img"
     data = bytearray(image.read_bytes())
@@ -159,7 +158,7 @@ def test_damage_in_images_alone_is_named(
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_one_leaves_nothing(
-    cli: Cli, scratch: Path, snapshot: Snapshot, store: DirectoryStore, how: signal.Signals
+    cli: Cli, scratch: Path, snapshot: Snapshot, store: ChunkStore, how: signal.Signals
 ) -> None:
     images = store.root / snapshot.workers[0].manifest / "images"
     os.truncate(max(images.iterdir(), key=lambda path: path.stat().st_size), HUGE_BYTES)

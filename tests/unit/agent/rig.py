@@ -171,14 +171,19 @@ class Rig:
                 return result
         raise AssertionError(f"no phase {last}")
 
+    def staged(self) -> list[Path]:
+        """What is in staging for an order, not for a later restore alone."""
+        kept = {self.staging.place(*images) for images in self.staging.kept()}
+        owners = self.staging.root.glob("*/*/*/owner")
+        return [owner.parent for owner in owners if owner.parent not in kept]
+
     def free(self) -> bool:
         """The worker runs and nothing of an attempt is left on the node."""
-        staged = list((self.tmp_path / "staging").glob("*/*/*/owner"))
         return (
             self.process.state == "S"
             and not self.network.locks
             and self.page.hold == 0
             and self.worker.state == "running"
             and self.worker.action == ""
-            and not staged
+            and not self.staged()
         )

@@ -11,10 +11,10 @@ import pytest
 
 from coordinator.core.errors import DriverError
 from tests.unit.agent.rig import Rig
-from tests.unit.images.test_directory import a_manifest, quiet
+from tests.unit.images.kit import put
 from worker_shim.agent import undoing
-from worker_shim.images import copying
-from worker_shim.images.directory import DirectoryStore
+from worker_shim.images.chunk_store import ChunkStore
+from worker_shim.images.objects.memory import MemoryObjects
 from worker_shim.images.staging import Staging
 
 UNDO_S = 0.3
@@ -95,7 +95,7 @@ async def test_a_fenced_worker_does_not_wait_for_the_store(
     putting_out = asyncio.ensure_future(lane.alone(undoing.put_out))
     await asyncio.wait_for(rig.process.gone.wait(), MOMENT_S)
     await asyncio.wait_for(putting_out, MOMENT_S)
-    assert not list(rig.staging.root.glob("*/*/*/owner"))
+    assert not rig.staged()
     answers(rig)
 
 
@@ -110,64 +110,50 @@ async def test_a_shim_ends_although_the_store_hangs(
     answers(rig)
 
 
-class HangingWrite:
-    """`copying._write_all` as on a file system whose server is gone; not even `stop` ends it."""
+class HangingPut:
+    """A store of objects whose server is gone while it writes; not even `stop` ends it."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, ends: str) -> None:
         self.begun, self.gate = threading.Event(), threading.Event()
-        self._write = copying._write_all
-        monkeypatch.setattr(copying, "_write_all", self)
+        self.objects = MemoryObjects(before=self._before)
+        self._ends = ends
 
-    def __call__(self, descriptor: int, chunk: memoryview) -> None:
-        self.begun.set()
-        self.gate.wait(30)
-        self._write(descriptor, chunk)
+    def _before(self, method: str, name: str) -> None:
+        if method == "put" and self._ends in name:
+            self.begun.set()
+            self.gate.wait(30)
 
 
-async def test_a_real_put_that_hung_publishes_nothing_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Staging is removed under a copy that hangs; going on it makes nothing and cleans up."""
-    staging, store = Staging(tmp_path / "staging", "n0"), DirectoryStore(tmp_path / "store")
+async def test_a_real_put_that_hung_publishes_nothing_later(tmp_path: Path) -> None:
+    """Staging is removed under a put that hangs; going on it makes nothing and cleans up."""
+    staging, hanging = Staging(tmp_path / "staging", "n0"), HangingPut("/packs/")
+    store = ChunkStore(hanging.objects)
     place = staging.create("llm", 0, "a1", need_bytes=1)
     for number in range(9):
         (place / f"images/pages-{number}.img").write_bytes(os.urandom(1 << 20))
-    write = HangingWrite(monkeypatch)
-    putting = asyncio.ensure_future(store.put(place, a_manifest(), progress=quiet, deadline_s=60.0))
-    assert await asyncio.to_thread(write.begun.wait, 10)
+    putting = asyncio.ensure_future(put(store, place))
+    assert await asyncio.to_thread(hanging.begun.wait, 10)
     putting.cancel()
     _, late = await asyncio.wait({putting}, timeout=0.2)
     assert late
     staging.drop("llm", 0, "a1")
-    write.gate.set()
+    hanging.gate.set()
     with pytest.raises(asyncio.CancelledError):
         await putting
     assert not place.exists()
-    assert not list((store.root / "partial").iterdir())
-    assert not (store.root / "llm").exists()
+    assert hanging.objects.objects == {}
 
 
-async def test_a_put_that_is_undone_while_it_publishes_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    staging, store = Staging(tmp_path / "staging", "n0"), DirectoryStore(tmp_path / "store")
+async def test_a_put_that_is_undone_while_it_publishes_is_taken_back(tmp_path: Path) -> None:
+    staging, hanging = Staging(tmp_path / "staging", "n0"), HangingPut("/manifest")
+    store = ChunkStore(hanging.objects)
     place = staging.create("llm", 0, "a1", need_bytes=1)
     (place / "images/pages-1.img").write_bytes(b"x")
-    rename, begun, gate = os.rename, threading.Event(), threading.Event()
-
-    def slowly(source: Path, target: Path) -> None:
-        if "a1" in str(target):
-            begun.set()
-            gate.wait(30)
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", slowly)
-    putting = asyncio.ensure_future(store.put(place, a_manifest(), progress=quiet, deadline_s=0.3))
-    assert await asyncio.to_thread(begun.wait, 10)
+    putting = asyncio.ensure_future(put(store, place, s=0.3))
+    assert await asyncio.to_thread(hanging.begun.wait, 10)
     _, late = await asyncio.wait({putting}, timeout=0.6)  # its deadline has passed
     assert late
-    gate.set()
+    hanging.gate.set()
     with pytest.raises(DriverError, match="did not end within"):
         await putting
-    assert not (store.root / "llm/a1/0").exists()
-    assert not list((store.root / "partial").iterdir())
+    assert hanging.objects.objects == {}

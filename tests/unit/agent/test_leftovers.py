@@ -17,6 +17,7 @@ from worker_shim.agent.options import ShimOptions
 from worker_shim.agent.ports import PAGE
 from worker_shim.agent.run import run_shim
 from worker_shim.hook.page import PATH_VARIABLE
+from worker_shim.images.objects.opening import StoreOptions
 from worker_shim.images.staging import Staging
 
 
@@ -70,7 +71,7 @@ async def test_a_second_shim_of_a_node_is_refused_before_it_sweeps(tmp_path: Pat
     options = ShimOptions(
         node="n0",
         coordinators=["127.0.0.1:1"],
-        store_dir=tmp_path / "store",
+        store=StoreOptions(str(tmp_path / "store")),
         address="127.0.0.1",
         run_dir=tmp_path / "run",
         staging_dir=staging.root,

@@ -54,7 +54,7 @@ async def test_from_fetch_to_release(rig: Rig, tmp_path: Path) -> None:
     rig.hook.page.close = lambda: rig.hook.renewed.append({"closed": 1})  # type: ignore[method-assign]
     await rig.done("FETCH", "r1", record=result, cold=True)
     assert rig.process.state == "S"  # the old worker has not noticed
-    assert not list(rig.staging.root.glob("*/*/*/owner"))  # no image was brought
+    assert not rig.staged()  # no image was brought
     await rig.done("CLEAR", "r1", record=result, connections=(PEER,))
     assert (rig.process.state, rig.network.locks) == ("", {})
     await started(rig, result, "RESTORE")

@@ -14,6 +14,7 @@ from coordinator.link.service import NODE_LEASE_S
 from coordinator.store.election import TTL_S
 from tests.support.certificates import Certificates
 from worker_shim.agent.options import ShimOptions, WorkerSpec
+from worker_shim.images.objects.opening import StoreOptions
 
 ADDRESSES = "listen = ['127.0.0.1:7411']\n"
 
@@ -240,7 +241,7 @@ def test_defaults_that_are_told_are_those_that_count(capsys: pytest.CaptureFixtu
     assert parse_duration(coordinator["lease"][0]) == TTL_S
     assert parse_duration(coordinator["node-lease"][0]) == NODE_LEASE_S
     shim = show(capsys, "shim", "run")
-    options = ShimOptions("n", (), Path("/s"))
+    options = ShimOptions("n", (), StoreOptions("/s"))
     assert parse_duration(shim["linger"][0]) == options.linger_s
     assert int(shim["slots"][0]) == WorkerSpec("j", 0, 1, ()).slots
     for name, value in (

@@ -16,6 +16,7 @@ from coordinator.cli.main import main
 from coordinator.core.errors import SetupError
 from coordinator.link.security import Tls
 from coordinator.server.run import CoordinatorOptions
+from tests.support.certificates import Certificates
 from worker_shim.agent.options import STAGING_DIRECTORY, ShimOptions, WorkerSpec
 from worker_shim.files.keeping import Keep, Keeping, Rule
 from worker_shim.process import namespace
@@ -182,7 +183,7 @@ def test_a_worker(shim: Shim, tmp_path: Path) -> None:
     assert worker.cwd == tmp_path
     assert worker.env["PATH"]
     assert options.node == "n1"
-    assert options.store_dir == Path("/nearer")  # after `run` wins
+    assert options.store.where == "/nearer"  # after `run` wins
     assert options.linger_s == 2.0
 
 
@@ -200,6 +201,55 @@ def test_what_is_kept_of_files(shim: Shim, capsys: pytest.CaptureFixture[str]) -
     for wrong in (("--keep-files", "some"), ("--copy-limit", "8GX"), ("--copy-limit", "2048TiB9")):
         assert main([*run, *wrong, "true"]) == 2
         assert "write" in capsys.readouterr().err
+
+
+RING = "partner://n1@10.0.0.1:7420,n2@10.0.0.2:7420"
+
+
+def test_a_store_in_the_cloud_whose_key_the_worker_does_not_get(
+    shim: Shim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "5a" * 32)
+    store = ("--store", "s3://bucket/llm", "--store-key", "env:SECRET")
+    place = ("--job", "llm", "--workers", "1", "--worker", "0", "--", "true")
+    for words in (("shim", *store, "run", *place), ("shim", "run", *store, *place)):
+        options, worker = shim(*words)
+        assert (options.store.where, options.store.key) == ("s3://bucket/llm", "env:SECRET")
+        assert worker is not None
+        assert worker.env["PATH"]
+        assert "SECRET" not in worker.env
+
+
+def test_partners(shim: Shim, tmp_path: Path) -> None:
+    folder = str(tmp_path / "kept")
+    words = ("shim", "--insecure", "--node", "n1", "--store", RING, "--partner-dir", folder)
+    options, _ = shim(*words, "--partner-limit", "5G", "--partner-listen", "0.0.0.0:7420")
+    assert options.store.keep_dir == Path(folder)
+    assert options.store.limit_bytes == 5_000_000_000
+    assert options.store.listen == "0.0.0.0:7420"
+    certificates = Certificates(tmp_path / "certificates")
+    options, _ = shim("shim", *certificates.flags("shim", "n1"), "--node", "n1", "--store", RING)
+    assert options.store.client is not None
+    assert options.store.server is not None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--store", "ftp://host/x"),
+        ("--store", "s3://"),
+        ("--store", "partner://n1"),
+        ("--store-key", "5a" * 32),
+        ("--node", "n1", "--store", RING),  # in plain text, over the network
+        ("--partner-limit", "much"),
+    ],
+)
+def test_stores_that_cannot_be(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespace, "in_initial_pid_namespace", lambda: False)
+    assert main(["shim", *words]) == 2
+    assert "5a" * 32 not in capsys.readouterr().err
 
 
 def test_the_command_line_wins_over_the_environment(

@@ -178,6 +178,18 @@ def test_an_unknown_job_and_a_missing_worker_are_named(world: World) -> None:
     assert "worker 1 was on node-2, which is lost: cable pulled" in refused.what
 
 
+def test_shims_with_different_stores_are_named(world: World) -> None:
+    """Otherwise half of the snapshot would be where the other half's nodes do not look."""
+    node = world.nodes["node-2"]
+    node.facts = replace(node.facts, store="store-2")
+    world.attach("node-2")
+    world.checkpoint("llm", "a1")
+    refused = world.refused["a1"].failure
+    assert refused.kind == "NotReady"
+    assert "node-1 see store-1; node-2 see store-2" in refused.what
+    assert "--store" in refused.advice
+
+
 @pytest.mark.parametrize(
     ("finding", "cut", "refused"),
     [

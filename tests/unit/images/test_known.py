@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import mmap
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from coordinator.core.errors import DriverError
-from tests.unit.images.test_directory import a_manifest, quiet, staged  # noqa: F401
-from worker_shim.images import copying, known
-from worker_shim.images.directory import DirectoryStore
+from tests.unit.images.kit import a_manifest, fetch, memory, pages, put, same, stage
+from worker_shim.images import known
+from worker_shim.images.chunk_store import ChunkStore
 from worker_shim.images.known import KnownFiles
+from worker_shim.images.objects.memory import MemoryObjects
+from worker_shim.images.port import Stored
 
 SIZE = 3 << 20
 BIG = "images/pages-1.img"
@@ -115,69 +114,79 @@ def test_it_is_believed_for_a_while_and_of_so_many(
     assert (files.digest(file), files.digest(other)) == ("", "d2")
 
 
-# -- the store -------------------------------------------------------------------------------------
+# -- images that are in staging still --------------------------------------------------------------
 
 
-class Read:
-    """Names of what is hashed by reading."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.names: list[str] = []
-        self._hashed = copying._hashed
-        self._lock = threading.Lock()
-        monkeypatch.setattr(copying, "_hashed", self)
-
-    def __call__(self, source: Path, name: str, *more: object) -> object:
-        with self._lock:
-            self.names.append(name)
-        return self._hashed(source, name, *more)  # type: ignore[arg-type]
+async def read_from_packs(store: ChunkStore, stored: Stored, into: Path) -> tuple[Path, bool]:
+    """The file that came, and whether any pack was read for it."""
+    objects = store.objects
+    assert isinstance(objects, MemoryObjects)
+    objects.calls.clear()
+    await fetch(store, stored, into)
+    return into / BIG, any("/packs/" in name for method, name in objects.calls)
 
 
-async def fetched(store: DirectoryStore, place: str, digest: str, into: Path) -> Path:
-    await asyncio.to_thread(into.mkdir)
-    await store.fetch(place, digest, into, progress=lambda *_: None, deadline_s=30.0)
-    return into / BIG
+@pytest.fixture
+def staged(tmp_path: Path) -> Path:
+    place = stage(tmp_path / "staging")
+    (place / BIG).write_bytes(os.urandom(SIZE - 1) + b"x")
+    return place
 
 
-async def test_what_a_shim_wrote_it_does_not_read_again(
-    staged: Path,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_what_a_shim_has_in_staging_still_it_does_not_read_again(
+    staged: Path, tmp_path: Path
 ) -> None:
-    store = DirectoryStore(tmp_path / "store", "n0")
-    stored = await store.put(staged, a_manifest(), progress=quiet, deadline_s=30.0)
-    place, digest = stored.place, stored.digest
-    read = Read(monkeypatch)
-    brought = await fetched(store, place, digest, tmp_path / "into")
-    assert BIG not in read.names
-    assert "images/core-1.img" in read.names  # small ones are copied, so they are read anyway
-    assert brought.samefile(store.root / place / BIG)
-    assert brought.read_bytes() == (staged / BIG).read_bytes()
+    store = memory()
+    stored = await put(store, staged)
+    brought, _ = await read_from_packs(store, stored, tmp_path / "into")
+    assert brought.samefile(staged / BIG)
+    small = tmp_path / "into/images/core-1.img"
+    assert not small.samefile(staged / "images/core-1.img")  # a restore may rewrite small ones
     shutil.rmtree(tmp_path / "into")
-    await fetched(store, place, digest, tmp_path / "into")  # its end has not touched the file
-    assert BIG not in read.names
+    brought, _ = await read_from_packs(store, stored, tmp_path / "into")
+    assert brought.samefile(staged / BIG)  # the end of the first has not touched the file
 
-    other = DirectoryStore(tmp_path / "store", "n1")  # as after a restart, or on another node
-    await fetched(other, place, digest, tmp_path / "other")
-    assert BIG in read.names
+    other = ChunkStore(store.objects)  # as after a restart, or on another node
+    brought, read = await read_from_packs(other, stored, tmp_path / "other")
+    assert read
+    assert not brought.is_symlink()
+    same(staged, tmp_path / "other")
+    shutil.rmtree(staged)
+    brought, read = await read_from_packs(store, stored, tmp_path / "dropped")
+    assert read
+    same(tmp_path / "other", tmp_path / "dropped")
 
 
 @pytest.mark.parametrize("change", [*KEEPING, *DAMAGING], ids=lambda change: change.__name__)
-async def test_a_changed_image_is_read_again(
-    staged: Path,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[Path], None],
+async def test_a_changed_image_in_staging_is_not_used(
+    staged: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
-    (staged / BIG).write_bytes(os.urandom(SIZE - 1) + b"x")
-    store = DirectoryStore(tmp_path / "store", "n0")
-    stored = await store.put(staged, a_manifest(), progress=quiet, deadline_s=30.0)
-    place, digest = stored.place, stored.digest
-    change(store.root / place / BIG)
-    read = Read(monkeypatch)
-    if change in KEEPING:
-        await fetched(store, place, digest, tmp_path / "into")
-    else:
-        with pytest.raises(DriverError, match=BIG):
-            await fetched(store, place, digest, tmp_path / "into")
-    assert BIG in read.names
+    store = memory()
+    stored = await put(store, staged)
+    was = (staged / BIG).read_bytes()
+    change(staged / BIG)
+    brought, read = await read_from_packs(store, stored, tmp_path / "into")
+    assert read == (change in (write_mapped, cut_and_grow))  # else hashed, and copied from here
+    assert not brought.is_symlink()
+    assert brought.read_bytes() == was
+
+
+async def test_only_what_is_not_here_comes_from_the_store(tmp_path: Path) -> None:
+    """An older snapshot, of which the last one's images in staging have most chunks."""
+    objects = MemoryObjects()
+    old, new = (stage(tmp_path / "staging", action=action) for action in ("a1", "a2"))
+    (old / BIG).write_bytes(pages(1, 2000) + pages(2, 100))
+    (new / BIG).write_bytes(pages(3, 50) + pages(1, 2000))
+    store = ChunkStore(objects)
+    first = await put(store, old)
+    await put(store, new, a_manifest("a2"), base="a1")
+    shutil.rmtree(old / "images")
+    objects.calls.clear()
+    asked: list[int] = []
+    real = objects.get
+    objects.get = lambda name, **part: (  # type: ignore[method-assign, assignment]
+        asked.append(part.get("length") or 0), real(name, **part)
+    )[1]  # fmt: skip
+    await fetch(store, first, tmp_path / "into")
+    assert (tmp_path / "into" / BIG).read_bytes() == pages(1, 2000) + pages(2, 100)
+    assert 0 < sum(asked) < 300 * 4096

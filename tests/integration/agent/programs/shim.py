@@ -10,12 +10,13 @@ from pathlib import Path
 
 from worker_shim.agent.options import ShimOptions, WorkerSpec
 from worker_shim.agent.run import run_shim
+from worker_shim.images.objects.opening import StoreOptions
 
 node, coordinator, root, criu, *rest = sys.argv[1:]
 options = ShimOptions(
     node=node,
     coordinators=[coordinator],
-    store_dir=Path(root, "store"),
+    store=StoreOptions(str(Path(root, "store")), node),
     staging_dir=Path(root, node, "staging"),
     state_dir=Path(root, node, "state"),
     criu=Path(criu),

@@ -1,0 +1,1 @@
+"""Images as chunks: cutting, packs, what is shared, putting together again."""
