@@ -15,7 +15,7 @@ SIZE_BYTES_MAX = 1 << 60
 def parse_size(text: str, least: int = 1) -> int:
     """Bytes of `1TiB`, `500GB`, `2g` or of a bare number; raises BadRequest for anything else."""
     found = SIZE.fullmatch(text.strip().replace(" ", ""))
-    if found is None:
+    if found is None or (found[3] and not found[2]):
         raise BadRequest(f"{text!r} is no size", advice="write it like 64KiB, 500MB or 1TiB")
     number, unit, binary = found.groups()
     power = " kmgtp".index(unit.lower() or " ")

@@ -40,10 +40,8 @@ def put(store: ChunkStore, dumped: Dumped, identity: str, *, step: int = 7) -> S
         files=(), open_files=(log,), page={}, slots=(), workers=1, command=("many.py",),
         run_directory="/run/allstop",
     )  # fmt: skip
-    place, digest = asyncio.run(
-        store.put(staged, manifest, progress=lambda *_: None, deadline_s=60.0)
-    )
-    worker = record_of(dumped, store.identity, place, digest, step)
+    stored = asyncio.run(store.put(staged, manifest, progress=lambda *_: None, deadline_s=60.0))
+    worker = record_of(dumped, store.identity, stored.place, stored.digest, step)
     return Snapshot(
         snapshot=identity, job="llm", epoch=9, incarnation=1, world_size=2, step=step,
         cut=Cut.STEP, workers=(worker,), image_bytes=worker.image_bytes, digest="d" * 64,

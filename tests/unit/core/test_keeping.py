@@ -51,10 +51,11 @@ def test_the_base_is_the_newest_whole_snapshot_of_the_same_store(world: World) -
 
 
 def test_there_is_no_base_in_another_store(world: World) -> None:
-    node = world.nodes["node-1"]
-    node.facts = replace(node.facts, store="store-2")
-    world.event(events.NodeReported("node-1", f"s{node.session}", (), node.facts))
-    world.report("node-1")
+    for name in ("node-1", "node-2"):  # shims of one job with different stores are refused
+        node = world.nodes[name]
+        node.facts = replace(node.facts, store="store-2")
+        world.event(events.NodeReported(name, f"s{node.session}", (), node.facts))
+        world.report(name)
     until(world, Phase.PERSIST, "a4")
     assert {order.base for order in sent(world, Phase.PERSIST)} == {""}
 

@@ -19,13 +19,11 @@ def a_record(store: FakeImageStore, tmp_path: Path) -> WorkerRecord:
     (staged / "images").mkdir(parents=True)
     (staged / "images" / "pstree.img").write_bytes(b"a tree")
     manifest = Manifest(1, "llm", 3, "llm-1", 1, 9, (), (), {}, (), 4, ("train",), "/run/allstop")
-    place, digest = asyncio.run(
-        store.put(staged, manifest, progress=lambda *_: None, deadline_s=5.0)
-    )
+    stored = asyncio.run(store.put(staged, manifest, progress=lambda *_: None, deadline_s=5.0))
     return WorkerRecord(
         job="llm", worker=3, node="n0", address="", root_pid=9, highest_pid=9, ranks=(),
-        image_bytes=6, memory_bytes=0, manifest=place, manifest_digest=digest, connections=(),
-        programs=(), architecture="", cpu_flags=(), kernel="", criu_version="",
+        image_bytes=6, memory_bytes=0, manifest=stored.place, manifest_digest=stored.digest,
+        connections=(), programs=(), architecture="", cpu_flags=(), kernel="", criu_version="",
         store=store.identity, held_ms=0, dump_ms=0,
     )  # fmt: skip
 

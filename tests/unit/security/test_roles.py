@@ -52,12 +52,13 @@ def test_a_method_that_is_not_named_is_nobodys() -> None:
 
 
 def test_every_method_of_every_service_is_named() -> None:
-    from allstop.v1 import carrier_pb2, operator_pb2, shim_pb2
+    from allstop.v1 import carrier_pb2, operator_pb2, partner_pb2, shim_pb2
 
     services = (
         operator_pb2.DESCRIPTOR.services_by_name["Operator"],
         shim_pb2.DESCRIPTOR.services_by_name["ShimLink"],
         carrier_pb2.DESCRIPTOR.services_by_name["CarrierLink"],
+        partner_pb2.DESCRIPTOR.services_by_name["Partner"],
     )
     methods = {f"/{each.full_name}/{one.name}" for each in services for one in each.methods}
     assert methods == METHODS.keys()
@@ -78,7 +79,13 @@ def test_what_is_issued_says_who_it_is_and_nobody_else_reads_the_keys(tmp_path: 
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.UniformResourceIdentifier) == ["allstop://shim/n0"]
     usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    assert [each._name for each in usage] == ["clientAuth"]  # it cannot pass for a coordinator
+    # As a partner it serves too, and can pass for nobody but its node.
+    assert [each._name for each in usage] == ["clientAuth", "serverAuth"]
+    assert names.get_values_for_type(x509.DNSName) == ["n0"]
+    operator = issue(tmp_path / "ca", Holder(Role.OPERATOR, "ada"), (), into=tmp_path / "ada")
+    other = x509.load_pem_x509_certificate(operator.certificate.read_bytes())
+    usage = other.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert [each._name for each in usage] == ["clientAuth"]
     assert certificate.not_valid_after_utc <= ca.not_valid_after_utc
 
 
