@@ -147,7 +147,8 @@ def test_trees_with_spawned_semaphores_are_saved_and_put_back_at_once(
     for root in trees:
         tree = node.call("stop", root)
         into = IMAGES / str(root) / "files"
-        files[root] = node.call("files.cut", tree, into, copy_limit_bytes=1 << 20)
+        keeping = Keeping(copy_limit_bytes=1 << 20)
+        files[root] = node.call("files.cut", tree, into, keeping=keeping)
     node.call("dump_all", trees, **SECONDS)
     at_cut = {out: counted(node.here(out)) for out in outs}
     shutil.copytree(node.here(IMAGES), spare.here(IMAGES))

@@ -167,12 +167,14 @@ async def test_what_is_broken_is_found_and_no_default_any_more(running: Cluster)
     bad = await checkpoint(running)
     code, whole_told, _ = await cli("--coordinator", running.addresses[0], "verify", good)
     assert (code, whole_told[0]["broken"]) == (0, [])
-    (image,) = (running.store.root / "llm" / bad / "1").glob("pages-1.img")
-    image.chmod(0o600)
-    image.write_bytes(b"x" + image.read_bytes()[1:])
+    pack = next((running.store.root / "llm" / bad / "packs").glob("1.*"))
+    pack.chmod(0o600)
+    data = bytearray(pack.read_bytes())
+    data[0] ^= 1
+    pack.write_bytes(data)
     code, told, said = await cli("--coordinator", running.addresses[0], "verify", bad)
     assert (code, told[0]["broken"][0]["worker"]) == (17, 1), said
-    assert told[0]["broken"][0]["name"] == "pages-1.img"
+    assert told[0]["broken"][0]["file"] == "pages-1.img"
     assert (await snapshots(running))[bad].damaged
     async with client(running) as asking:
         planned = await asking.plan("llm")

@@ -23,6 +23,7 @@ from coordinator.core.model import (
 from tests.integration.reading.kit import Dumped
 from worker_shim.files.port import OpenFile
 from worker_shim.images.chunk_store import ChunkStore
+from worker_shim.images.objects.directory import DirectoryObjects
 from worker_shim.images.port import Manifest
 
 GPU = Gpu(0, "GPU-11111111-2222", "NVIDIA H200", 150 << 30, 149 << 30, "00000000:17:00.0")
@@ -47,6 +48,23 @@ def put(store: ChunkStore, dumped: Dumped, identity: str, *, step: int = 7) -> S
         cut=Cut.STEP, workers=(worker,), image_bytes=worker.image_bytes, digest="d" * 64,
         committed_unix_s=COMMITTED_UNIX_S,
     )  # fmt: skip
+
+
+def root_of(store: ChunkStore) -> Path:
+    """Where it lies."""
+    assert isinstance(store.objects, DirectoryObjects)
+    return store.objects.root
+
+
+def fetched(store: ChunkStore, snapshot: Snapshot, into: Path) -> Path:
+    """The images of worker 0, brought into a folder."""
+    into.mkdir(parents=True)
+    worker = snapshot.workers[0]
+    fetching = store.fetch(
+        worker.manifest, worker.manifest_digest, into, progress=lambda *_: None, deadline_s=60.0
+    )
+    asyncio.run(fetching)
+    return into
 
 
 def record_of(dumped: Dumped, store: str, place: str, digest: str, step: int) -> WorkerRecord:

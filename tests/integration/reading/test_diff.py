@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.core.model import Snapshot
 from tests.integration.reading.kit import Dumped
-from tests.integration.reading.stored import later, left_in, put, shown
+from tests.integration.reading.stored import later, left_in, put, root_of, shown
 from tests.unit.cli.conftest import Cli, FakeOperator
 from worker_shim.images.opening import open_store
 from worker_shim.reading.comparing import compare
@@ -42,7 +42,7 @@ def snapshots(
 
     operator._answer = by_name  # type: ignore[method-assign]
     (tmp_path / "scratch").mkdir()
-    cli.env |= {"ALLSTOP_STORE": str(store.root), "TMPDIR": str(tmp_path / "scratch")}
+    cli.env |= {"ALLSTOP_STORE": str(root_of(store)), "TMPDIR": str(tmp_path / "scratch")}
     return first, second
 
 

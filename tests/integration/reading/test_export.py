@@ -15,7 +15,7 @@ import pytest
 from coordinator.core.model import Snapshot
 from tests.conftest import tool
 from tests.integration.reading.kit import Dumped
-from tests.integration.reading.stored import GPU, left_in, put, shown
+from tests.integration.reading.stored import GPU, left_in, put, root_of, shown
 from tests.unit.cli.conftest import Cli, FakeOperator
 from worker_shim.images.opening import open_store
 from worker_shim.reading.worker import read_worker
@@ -50,7 +50,7 @@ def snapshot(
     made = put(store, steps[0], "llm-1")
     operator.replies["Show"] = shown(made)
     (tmp_path / "scratch").mkdir()
-    cli.env |= {"ALLSTOP_STORE": str(store.root), "TMPDIR": str(tmp_path / "scratch")}
+    cli.env |= {"ALLSTOP_STORE": str(root_of(store)), "TMPDIR": str(tmp_path / "scratch")}
     return made
 
 

@@ -15,7 +15,7 @@ from allstop.v1 import operator_pb2, records_pb2
 from coordinator.api.words import bytes_text
 from coordinator.core.model import Snapshot
 from tests.integration.reading.kit import Dumped
-from tests.integration.reading.stored import left_in, put, shown, until_fetched
+from tests.integration.reading.stored import fetched, left_in, put, root_of, shown, until_fetched
 from tests.unit.cli.conftest import Cli, FakeOperator
 from worker_shim.images.chunk_store import ChunkStore
 from worker_shim.images.opening import open_store
@@ -23,7 +23,7 @@ from worker_shim.images.opening import open_store
 pytestmark = [pytest.mark.root, pytest.mark.criu]
 
 SNAPSHOT = "llm-1"
-HUGE_BYTES = 1 << 38  # a hole that takes minutes to read
+BIG_BYTES = 1 << 28  # takes longer to fetch than a signal takes to come
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def scratch(cli: Cli, store: ChunkStore, tmp_path: Path) -> Path:
     """Where the command fetches to."""
     place = tmp_path / "scratch"
     place.mkdir()
-    cli.env |= {"TMPDIR": str(place), "ALLSTOP_STORE": str(store.root)}
+    cli.env |= {"TMPDIR": str(place), "ALLSTOP_STORE": str(root_of(store))}
     return place
 
 
@@ -91,9 +91,9 @@ def test_json_has_all_of_it(
 
 
 def test_images_alone_are_enough(
-    cli: Cli, operator: FakeOperator, snapshot: Snapshot, store: ChunkStore
+    cli: Cli, operator: FakeOperator, snapshot: Snapshot, store: ChunkStore, tmp_path: Path
 ) -> None:
-    place = store.root / snapshot.workers[0].manifest
+    place = fetched(store, snapshot, tmp_path / "copy" / "0")
     for folder in (place / "images", place.parent):
         [worker] = cli("inspect", "--images", str(folder), "-o", "json").json
         assert worker["record"] is None
@@ -115,7 +115,7 @@ def test_what_cannot_be_is_told(
     assert (nowhere.code, "is no image store" in nowhere.err) == (14, True)
     assert not (tmp_path / "typo").exists(), "a store is not made by looking"
     other = open_store(str(tmp_path / "other"))
-    elsewhere = cli("inspect", SNAPSHOT, "--store", str(other.root))
+    elsewhere = cli("inspect", SNAPSHOT, "--store", str(root_of(other)))
     assert elsewhere.code == 10
     assert f"the images are in another store, {store.identity}" in elsewhere.err
     assert left_in(scratch) == []
@@ -136,13 +136,15 @@ def test_an_attempt_is_no_snapshot(cli: Cli, scratch: Path, operator: FakeOperat
 def test_damage_in_the_store_is_found_and_named(
     cli: Cli, scratch: Path, snapshot: Snapshot, store: ChunkStore
 ) -> None:
-    image = store.root / snapshot.workers[0].manifest / "images" / "files.img"
-    data = bytearray(image.read_bytes())
-    data[len(data) // 2] ^= 1
-    image.write_bytes(data)
+    packs = root_of(store) / "llm" / SNAPSHOT / "packs"
+    pack = next(packs.iterdir())
+    data = bytearray(pack.read_bytes())
+    data[0] ^= 1
+    pack.chmod(0o600)
+    pack.write_bytes(data)
     ran = cli("inspect", SNAPSHOT)
     assert ran.code == 10
-    assert "images/files.img in the image store is not what was committed" in ran.err
+    assert f"of pack {pack.name}" in ran.err or pack.name in ran.err
     assert "worker 0" in ran.err
     assert left_in(scratch) == []
 
@@ -158,10 +160,19 @@ def test_damage_in_images_alone_is_named(
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_one_leaves_nothing(
-    cli: Cli, scratch: Path, snapshot: Snapshot, store: ChunkStore, how: signal.Signals
+    cli: Cli,
+    scratch: Path,
+    steps: tuple[Dumped, Dumped],
+    store: ChunkStore,
+    operator: FakeOperator,
+    how: signal.Signals,
 ) -> None:
-    images = store.root / snapshot.workers[0].manifest / "images"
-    os.truncate(max(images.iterdir(), key=lambda path: path.stat().st_size), HUGE_BYTES)
+    big = steps[0].images / "big"
+    big.write_bytes(os.urandom(BIG_BYTES))
+    try:
+        operator.replies["Show"] = shown(put(store, steps[0], SNAPSHOT))
+    finally:
+        big.unlink()
     running = subprocess.Popen(
         [sys.executable, "-m", "coordinator.cli.main", "inspect", SNAPSHOT],
         env=cli.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
