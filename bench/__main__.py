@@ -13,21 +13,21 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import chunks, coordination, gpu, images, ranks, sharing
+from bench import chunks, coordination, fetching, gpu, images, ranks, sharing
 from coordinator.core.errors import SetupError
 from worker_shim.hook import measure as hook
 
 HOOK_GOAL_NS = 1000.0
 PAUSE_GOAL = 1.15  # with staging in memory
 RESTORE_GOAL = 1.3
-PARTS = ("hook", "chunks", "images", "sharing", "ranks", "coordination", "gpu")
+PARTS = ("hook", "chunks", "images", "fetching", "sharing", "ranks", "coordination", "gpu")
 NEED_ROOT = ("images", "sharing", "ranks")
 
 Note = Callable[[str], None]
@@ -72,6 +72,29 @@ def phases(timings: dict[str, int]) -> str:
     return ", ".join(f"{phase} {took_ms}" for phase, took_ms in timings.items())
 
 
+def image_rows(image: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Pause and restore, round by round, then the medians."""
+    if not image:
+        return
+    for index, one in enumerate(image["rounds"]):
+        yield (
+            f"round {index}: job stood still",
+            f"{one['standstill_ms']:.0f} ms, ratio {one['pause_ratio']:.2f}",
+            f"bare criu dump {one['bare_dump_ms']:.0f} ms",
+        )
+        floor = f"of which criu {one['criu_dump_ms']} ms"
+        yield "  phases, ms", phases(one["pause_timings"]), floor
+        yield (
+            f"round {index}: restore",
+            f"{one['restore_ms']} ms, ratio {one['restore_ratio']:.2f}",
+            f"bare criu restore {one['bare_restore_ms']:.0f} ms",
+        )
+        yield "  phases, ms", phases(one["restore_timings"]), ""
+    yield "staging is on", image["staging"], "tmpfs: in memory"
+    yield "pause ratio, median", f"{image['pause_ratio']:.2f}", f"≤ {PAUSE_GOAL}"
+    yield "restore ratio, median", f"{image['restore_ratio']:.2f}", f"≤ {RESTORE_GOAL}"
+
+
 def show(found: dict[str, Any], console: Console) -> None:
     """Print what was measured, for people."""
     table = Table("figure", "measured", "floor or goal", box=None, padding=(0, 2, 0, 0))
@@ -83,25 +106,10 @@ def show(found: dict[str, Any], console: Console) -> None:
     if "chunks" in found:
         for row in chunks.rows(chunks.Speed(**found["chunks"])):
             table.add_row(*row)
-    if "images" in found:
-        image = found["images"]
-        for index, one in enumerate(image["rounds"]):
-            table.add_row(
-                f"round {index}: job stood still",
-                f"{one['standstill_ms']:.0f} ms, ratio {one['pause_ratio']:.2f}",
-                f"bare criu dump {one['bare_dump_ms']:.0f} ms",
-            )
-            floor = f"of which criu {one['criu_dump_ms']} ms"
-            table.add_row("  phases, ms", phases(one["pause_timings"]), floor)
-            table.add_row(
-                f"round {index}: restore",
-                f"{one['restore_ms']} ms, ratio {one['restore_ratio']:.2f}",
-                f"bare criu restore {one['bare_restore_ms']:.0f} ms",
-            )
-            table.add_row("  phases, ms", phases(one["restore_timings"]), "")
-        table.add_row("staging is on", image["staging"], "tmpfs: in memory")
-        table.add_row("pause ratio, median", f"{image['pause_ratio']:.2f}", f"≤ {PAUSE_GOAL}")
-        table.add_row("restore ratio, median", f"{image['restore_ratio']:.2f}", f"≤ {RESTORE_GOAL}")
+    for row in image_rows(found.get("images", {})):
+        table.add_row(*row)
+    for row in fetching.rows([fetching.Fetched(**one) for one in found.get("fetching", ())]):
+        table.add_row(*row)
     for row in sharing.rows([sharing.Sizes(**one) for one in found.get("sharing", ())]):
         table.add_row(*row)
     for row in ranks.rows(found.get("ranks", ())):
@@ -125,6 +133,9 @@ def measure(chosen: Sequence[str], rounds: int, console: Console, note: Note) ->
     if "images" in chosen:
         note(f"pause and restore, {rounds} rounds")
         found["images"] = measure_images(rounds)
+    if "fetching" in chosen:
+        note("fetches from object storage")
+        found["fetching"] = [asdict(one) for one in fetching.measure()]
     if "sharing" in chosen:
         note("what snapshots share")
         found["sharing"] = [asdict(one) for one in sharing.measure()]

@@ -44,6 +44,7 @@ class DemoReport:
         raw_dump_ms: of which the slowest criu itself took.
         recovery_ms: from the order to restore until every worker ran again.
         lost_after_ms: from the kill until the coordinator named the node as lost.
+        verified_workers: of all snapshots, whose every byte was read again and was as committed.
         outage_ms: from the kill until the first step that had not been done before the kill.
     """
 
@@ -64,6 +65,7 @@ class DemoReport:
     digest: str
     undisturbed_digest: str
     losses_compared: int
+    verified_workers: int
 
     def to_fields(self) -> dict[str, object]:
         """As the last line of `--json`."""
@@ -80,6 +82,7 @@ def show(report: DemoReport, console: Console) -> None:
         f"{snapshot.stored_bytes / 1e6:.0f} MB of {snapshot.bytes / 1e6:.0f} MB dumped; "
         f"{snapshot.shared_bytes / 1e6:.0f} MB were there already or the same in several places",
     )
+    table.add_row("verified", f"{report.verified_workers} workers' images, every byte read again")
     table.add_row("node lost", report.killed_node)
     for move in report.moved:
         table.add_row(

@@ -38,6 +38,7 @@ class Played:
     lost_after_ms: int
     recovery_ms: int
     outage_ms: int
+    verified_workers: int
 
 
 @dataclass
@@ -59,6 +60,7 @@ class Story:
             kept = self.connections_kept(snapshot, restored)
             await self.reach(client, lost_at_step + 1, TRAIN_TIMEOUT_S)
             outage_s = time.monotonic() - killed_at
+            verified = await self.verify(client)
             await self.reach_end(client)
         return Played(
             attempt=attempt,
@@ -69,6 +71,7 @@ class Story:
             lost_after_ms=round((noticed_at - killed_at) * 1000),
             recovery_ms=recovery_ms,
             outage_ms=round(outage_s * 1000),
+            verified_workers=verified,
         )
 
     def report(self, played: Played, undisturbed: dict[str, Any]) -> DemoReport:
@@ -93,6 +96,7 @@ class Story:
             digest=ended["digest"],
             undisturbed_digest=undisturbed["digest"],
             losses_compared=len(undisturbed["losses"]),
+            verified_workers=played.verified_workers,
         )
 
     def start(self) -> None:
@@ -185,6 +189,28 @@ class Story:
         for placement in last.restore.plan.placements:
             self.say(f"  worker {placement.worker}: {placement.why}")
         return last.restore, recovery_ms
+
+    async def verify(self, client: OperatorClient) -> int:
+        """Have every snapshot of the job read again, byte for byte; returns how many workers were.
+
+        Raises SetupError naming what is broken.
+        """
+        verified = 0
+        for snapshot in (await client.snapshots(JOB)).snapshots:
+            self.say(f"allstop verify {snapshot.snapshot}")
+            last = None
+            async with aclosing(client.verify(snapshot.snapshot)) as events:
+                async for event in events:
+                    last = event
+            if last is None or last.broken or last.unread:
+                told = (*last.broken, *last.unread) if last is not None else ()
+                raise SetupError(
+                    f"snapshot {snapshot.snapshot} is not whole in the image store",
+                    details=tuple(map(str, told)),
+                )
+            self.say(f"  it is whole: {last.verified} workers read")
+            verified += last.verified
+        return verified
 
     def connections_kept(self, snapshot: Snapshot, restored: RestoreRecord) -> int:
         """Count the snapshot's connections between nodes that are established again."""
