@@ -80,6 +80,7 @@ class Stream:
         self._outgoing: Outgoing | None = None
         self._overflowed = False
         self._call: grpc.aio.StreamStreamCall[shim_pb2.ShimMessage, shim_pb2.CoordinatorMessage]
+        self._over = asyncio.Event()  # the present call has ended
         self._leaving = asyncio.Event()
         self.trouble = ""  # why there is no stream now; empty while there is one
 
@@ -121,7 +122,11 @@ class Stream:
             backoff_s = min(backoff_s * 2, BACKOFF_LAST_S)
 
     async def leave(self, reason: str, *, deadline_s: float) -> None:
-        """Say Goodbye and end the stream; without a stream there is nobody to tell."""
+        """Say Goodbye and wait until it was heard; without a stream there is nobody to tell.
+
+        Who has heard it ends the stream. Sent is not enough: what ends the call next overtakes what
+        is still in this process's buffers, and a stream that ends without Goodbye is a lost node.
+        """
         queue, self._outgoing = self._outgoing, None
         self._leaving.set()
         if queue is None:
@@ -131,12 +136,14 @@ class Stream:
             async with asyncio.timeout(deadline_s):
                 queue.put_nowait(goodbye)
                 await queue.join()
+                await self._over.wait()
 
     async def _attempt(self, address: str) -> bool:
         """One stream from dial to end; True when a coordinator had welcomed us."""
         welcomed = False
         async with self._channel(address) as channel:
             queue: Outgoing = asyncio.Queue()
+            self._over.clear()
             stub = shim_pb2_grpc.ShimLinkStub(channel)  # type: ignore[no-untyped-call]
             queue.put_nowait(self._handler.hello())
             self._overflowed = False
@@ -161,6 +168,7 @@ class Stream:
                 self._lost(address, f"{type(error).__name__}: {error}")
             finally:
                 self._outgoing = None
+                self._over.set()
                 self._call.cancel()
                 queue.put_nowait(None)  # grpc leaves its reader of requests waiting otherwise
         return welcomed
