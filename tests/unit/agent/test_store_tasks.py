@@ -143,8 +143,11 @@ async def test_tasks_end_with_the_shim(rig: Rig) -> None:
     rig.store.hang = asyncio.Event()
     rig.agent.on_message(task("t1", **LIST))
     await rig.store.hanging.wait()
+    (running,) = (each for each in asyncio.all_tasks() if each.get_name() == "task t1")
     stopping = asyncio.create_task(rig.agent.stop())
-    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while not running.cancelling():  # noqa: ASYNC110 - nobody is told of that
+            await asyncio.sleep(0.001)
     rig.store.hang.set()
     await stopping
     assert "cancelled" in (await answer(rig, "t1")).failure.what
