@@ -202,7 +202,7 @@ class Node:
         self.network = GatedNetwork(self.gates)
         self.hook = GatedHook(self.gates, self.number, self.workers)
         self.store = GatedStore(self.gates, self.published)
-        self.staging = Staging(self.folder / name / "staging", name)
+        self.staging = Staging(self.folder / name / "staging", name, keep=False)
         self.probe = NodeProbe(name, address, self.images, self.store, self.staging)
         drivers = Drivers(
             process=self.process,
