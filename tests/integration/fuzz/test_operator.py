@@ -9,15 +9,21 @@ from allstop.v1 import operator_pb2
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from coordinator.codec import from_proto
 from coordinator.core.errors import BadRequest
+from coordinator.core.job_policy import JobPolicy, check
 from coordinator.core.model import Phase
+from coordinator.link.names import check_name
 from tests.integration.fuzz.material import damaged, messages
 from tests.integration.fuzz.world import World, call_raw
 from tests.support.cluster import cluster, follow
 from tests.support.fake_shim import Behaviour
 
 METHODS = operator_pb2.DESCRIPTOR.services_by_name["Operator"].methods
-CHANGES = ("Checkpoint", "Restore", "Abort")
+CHANGES = (
+    *("Checkpoint", "Restore", "Abort", "SetPolicy"),
+    *("Delete", "Collect", "Pin", "Verify"),
+)
 
 
 def request_of(method: str) -> type[Any]:
@@ -31,11 +37,24 @@ def streams(method: str) -> bool:
     return bool(next(each for each in METHODS if each.name == method).server_streaming)
 
 
-def makes_sense(method: str, request: Any) -> bool:
+def makes_sense(method: str, request: Any, snapshot: str) -> bool:
     """Whether a coordinator may rightly do what is asked: not what is tried here."""
     if method == "Checkpoint":
         return request.job == "llm" and request.cut in (0, 1, 2)
-    return method == "Restore" and request.job == "llm"
+    if method in ("Restore", "Delete", "Collect", "SetRetention"):
+        return bool(request.job == "llm")
+    if method in ("Pin", "Verify"):
+        return bool(request.snapshot == snapshot)
+    return method == "SetPolicy" and is_policy(request)
+
+
+def is_policy(request: Any) -> bool:
+    """One for a job that there may be; the job need not be there yet."""
+    try:
+        check_name("job", check(from_proto(request.policy, JobPolicy)).job)
+    except BadRequest:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("method", [each.name for each in METHODS])
@@ -44,7 +63,7 @@ def makes_sense(method: str, request: Any) -> bool:
 async def test_any_request(running: World, method: str, data: st.DataObject) -> None:
     before = await running.looks()
     request = data.draw(messages(request_of(method), running.snapshot))
-    assume(not makes_sense(method, request))
+    assume(not makes_sense(method, request, running.snapshot))
     answered = await call_raw(
         running.channel, method, request.SerializeToString(), stream=streams(method)
     )
@@ -64,7 +83,7 @@ async def test_any_bytes(running: World, method: str, data: st.DataObject) -> No
         request.ParseFromString(raw)
     except Exception:
         request = None
-    assume(request is None or not makes_sense(method, request))
+    assume(request is None or not makes_sense(method, request, running.snapshot))
     answered = await call_raw(running.channel, method, raw, stream=streams(method))
     assert request is not None or not answered
     assert await running.looks() == before
