@@ -98,6 +98,7 @@ class CheckpointRequested(Event):
     unix_s: float
     phase_deadlines_s: tuple[tuple[Phase, float], ...] = ()  # others have the policy's
     cause: str = ""  # why it is due; empty: an operator asked
+    drain: str = ""  # the node whose drain needs it; empty: none
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class RestoreRequested(Event):
     old_addresses: OldAddresses = OldAddresses.REFUSE  # in these commands
     cause: str = ""  # what ended the run that it replaces; empty: an operator asked
     scratch: bool = False  # start the job's commands from scratch, whatever fits
+    drain: str = ""  # the node whose drain needs it; empty: none
+    anywhere: bool = False  # nodes that are drained may take it too
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,32 @@ class RestoreUnready(Event):
 
     job: str
     failure: Failure
+    drain: str = ""  # the node whose drain needs it; empty: the job's recovery does
+
+
+@dataclass(frozen=True)
+class DrainRequested(Event):
+    """An operator (or a node's own notice) asked that a node be emptied.
+
+    `snapshots`: the newest of each job that is there, where there is one; the nodes were asked for
+    their program files.
+    """
+
+    node: str
+    request: str
+    why: str
+    deadline_s: float  # for the last checkpoint to be whole; 0: none
+    unix_s: float
+    snapshots: tuple[Snapshot, ...] = ()
+    files: tuple[NodeFacts, ...] = ()
+
+
+@dataclass(frozen=True)
+class UndrainRequested(Event):
+    """An operator asked that a node take workers again."""
+
+    node: str
+    request: str
 
 
 @dataclass(frozen=True)
@@ -377,6 +406,22 @@ class SnapshotsForgotten(Event):
     """The records of these snapshots are gone."""
 
     cleaning: str
+
+
+@dataclass(frozen=True)
+class DrainStored(Event):
+    """The drain of a node is in etcd in this state, or gone from there."""
+
+    node: str
+    state: str
+
+
+@dataclass(frozen=True)
+class DrainUnstored(Event):
+    """A state of the drain of a node was not written, or nobody knows."""
+
+    node: str
+    failure: Failure
 
 
 @dataclass(frozen=True)

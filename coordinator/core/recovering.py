@@ -86,7 +86,7 @@ class Recovering:
     def restore_begun(self, event: events.RestoreRequested, now: float) -> list[Command]:
         """A restore of the job is on its way."""
         known = self._active(event.job)
-        if known is None or not event.cause:
+        if known is None or not event.cause or event.drain:
             return []
         known.restore_begun(event.snapshot.snapshot, now)
         return self._kept(known)
@@ -96,7 +96,7 @@ class Recovering:
     ) -> None:
         """What this asked for itself was refused."""
         known = self._active(event.job)
-        if known is not None and event.cause:
+        if known is not None and event.cause and not event.drain:
             known.refused(failure_of(error), now)
 
     def unready(self, event: events.RestoreUnready, now: float) -> list[Command]:

@@ -107,6 +107,7 @@ class ControlLoop:
             commands.Refuse: listeners.refuse,
             commands.AskCheckpoint: listeners.ask_checkpoint,
             commands.AskRestore: listeners.ask_restore,
+            commands.PutDrain: writes.write,
             commands.KeepHistory: writes.write,
             commands.KeepRecovery: writes.write,
         }
@@ -143,6 +144,8 @@ class ControlLoop:
             action = event.restore
         elif isinstance(event, events.DeletionRequested | events.CollectionRequested):
             action = event.cleaning
+        elif isinstance(event, events.DrainRequested | events.UndrainRequested):
+            action = event.request
         else:
             return
         self._listeners.refuse(commands.Refuse(action, failure_of(error)))

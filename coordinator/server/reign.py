@@ -113,6 +113,7 @@ class Reign:
                 policies=loaded.policies,
                 histories=loaded.histories,
                 recoveries=loaded.recoveries,
+                drains=loaded.drains,
                 snapshots=loaded.snapshots,
                 now=self._clock(),
             )
@@ -203,10 +204,11 @@ class Reign:
                 job=ask.job,
                 attempt=attempt_id(ask.job, unix_s),
                 cut=ask.cut,
-                stop=False,
-                deadline_s=0.0,
+                stop=ask.stop,
+                deadline_s=ask.deadline_s,
                 unix_s=unix_s,
                 cause=ask.reason,
+                drain=ask.drain,
             )
         )
 
@@ -220,11 +222,12 @@ class Reign:
         try:
             self.tell(await reading.restore_by_itself(self.desk, ask))
         except AllstopError as error:
-            self.tell(events.RestoreUnready(ask.job, failure_of(error.at(job=ask.job))))
+            unready = failure_of(error.at(job=ask.job))
+            self.tell(events.RestoreUnready(ask.job, unready, ask.drain))
         except Exception as error:
             log.exception("a restore could not be asked for", job=ask.job)
             bug = BugError(f"a restore could not be asked for: {error!r}")
-            self.tell(events.RestoreUnready(ask.job, failure_of(bug)))
+            self.tell(events.RestoreUnready(ask.job, failure_of(bug), ask.drain))
 
     # -- events ------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from coordinator.codec import encode
+from coordinator.core.drain_records import DrainRecord, DrainState
 from coordinator.core.errors import BugError, NotFound, Overtaken, StoreError, Where
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import (
@@ -203,6 +204,12 @@ class Records(Keeping):
     async def put_recovery(self, record: JobRecovery) -> None:
         """Keep a job's recovery; only the leader writes it, so only the epoch is compared."""
         await self._write([], [Put(self.keys.recovery(record.job), encode(record))])
+
+    async def put_drain(self, record: DrainRecord) -> None:
+        """Keep a node's drain; only the leader writes it, so only the epoch is compared."""
+        key = self.keys.drain(record.node)
+        gone = record.state is DrainState.UNDRAINED
+        await self._write([], [Delete(key) if gone else Put(key, encode(record))])
 
     async def put_timeline(self, timeline: Timeline) -> None:
         """Keep a timeline; advice, so only the epoch is compared."""
