@@ -10,7 +10,7 @@ from allstop.v1 import operator_pb2, records_pb2
 from coordinator.api import reading
 from coordinator.api.desk import Desk
 from coordinator.codec import to_proto
-from coordinator.core import events
+from coordinator.core import drain_events, events
 from coordinator.core.drain_records import DrainRecord, DrainState
 from coordinator.core.errors import BadRequest, NotFound, StoreError, Where
 from coordinator.core.model import NodeFacts, Snapshot
@@ -40,7 +40,7 @@ async def drain(desk: Desk, request: operator_pb2.DrainRequest) -> operator_pb2.
     files: tuple[NodeFacts, ...] = ()
     if snapshots:
         files = await reading.ask_files_of(desk, snapshots)
-    asked = events.DrainRequested(
+    asked = drain_events.DrainRequested(
         node=request.node,
         request=_request_id(request.node),
         why=request.why,
@@ -56,7 +56,7 @@ async def drain(desk: Desk, request: operator_pb2.DrainRequest) -> operator_pb2.
 async def undrain(desk: Desk, request: operator_pb2.UndrainRequest) -> operator_pb2.DrainReply:
     """Call a drain off; raises NotFound where the node is not drained."""
     check_name("node", request.node)
-    asked = events.UndrainRequested(request.node, _request_id(request.node))
+    asked = drain_events.UndrainRequested(request.node, _request_id(request.node))
     await _answer(desk, asked.request, asked)
     return _reply(desk, request.node)
 

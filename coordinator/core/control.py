@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from coordinator.core import checkpoint, events, restore
+from coordinator.core import checkpoint, drain_events, events, restore
 from coordinator.core.action import FOREVER
 from coordinator.core.adoption import HAVE_ENDED, Heir, id_of, later
 from coordinator.core.arrivals import put
@@ -346,10 +346,10 @@ _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
     events.StoreRefused: Control._store_refused,
     events.PolicyChanged: Control._policy_changed,
     events.RestoreUnready: Control._restore_unready,
-    events.DrainRequested: Control._drain_requested,
-    events.UndrainRequested: lambda c, e: c._standing.undrain(e),
-    events.DrainStored: lambda c, e: c._standing.drain_stored(e),
-    events.DrainUnstored: lambda c, e: c._standing.drain_unstored(e),
+    drain_events.DrainRequested: Control._drain_requested,
+    drain_events.UndrainRequested: lambda c, e: c._standing.undrain(e),
+    drain_events.DrainStored: lambda c, e: c._standing.drain_stored(e),
+    drain_events.DrainUnstored: lambda c, e: c._standing.drain_unstored(e),
     events.JobLoaded: Control._job_loaded,
     events.RunBegun: Control._run_begun,
     events.RunRefused: Control._run_refused,

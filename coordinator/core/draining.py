@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from coordinator.core import events
+from coordinator.core import drain_events, events
 from coordinator.core.admission import admit_attempt
 from coordinator.core.cluster import ATTACHED, NOT_READY, Cluster, Job
 from coordinator.core.commands import (
@@ -87,7 +87,7 @@ class Draining:
 
     # -- requests --------------------------------------------------------------------------------
 
-    def requested(self, event: events.DrainRequested, now: float) -> list[Command]:
+    def requested(self, event: drain_events.DrainRequested, now: float) -> list[Command]:
         """Admit a drain, or raise a kind of Refused with every reason; nothing is stopped by it.
 
         One that is on its way, or has emptied the node, is joined.
@@ -114,7 +114,7 @@ class Draining:
         self._note(f"{event.node} is to be drained: {record.reason}")
         return [PutDrain(record)]
 
-    def _require(self, event: events.DrainRequested, now: float) -> list[str]:
+    def _require(self, event: drain_events.DrainRequested, now: float) -> list[str]:
         """Jobs that are on the node; raises what speaks against moving them away."""
         node = self._cluster.nodes.get(event.node)
         if node is None:
@@ -137,7 +137,7 @@ class Draining:
         require_nodes(self._cluster, there, event)
         return [job.name for job in there]
 
-    def _require_time(self, job: Job, event: events.DrainRequested, now: float) -> None:
+    def _require_time(self, job: Job, event: drain_events.DrainRequested, now: float) -> None:
         """The checkpoint would be admitted, were it asked for now; a busy job is asked later."""
         policy, cut = self._means.policy, self._cut(job.name)
         try:
@@ -151,7 +151,7 @@ class Draining:
         except AllstopError as error:
             raise error.at(job=job.name) from None
 
-    def undrain(self, event: events.UndrainRequested) -> list[Command]:
+    def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:
         """The node takes workers again; raises NotFound where it was not drained."""
         drain = self._drains.get(event.node)
         if drain is None:
@@ -161,7 +161,7 @@ class Draining:
         self._asked.setdefault(event.node, []).append(event.request)
         return self._kept(drain)
 
-    def stored(self, event: events.DrainStored) -> list[Command]:
+    def stored(self, event: drain_events.DrainStored) -> list[Command]:
         """A state of a drain is in the store: whoever asked is told, and a new drain begins."""
         new = self._new.pop(event.node, None)
         if new is not None:
@@ -175,7 +175,7 @@ class Draining:
                 self._drains.pop(event.node)
         return [self._told(asked, record) for asked in self._asked.pop(event.node, [])]
 
-    def unstored(self, event: events.DrainUnstored) -> list[Command]:
+    def unstored(self, event: drain_events.DrainUnstored) -> list[Command]:
         """It is not in the store: a new drain does not begin, a later state is written again."""
         self._new.pop(event.node, None)
         return [Refuse(asked, event.failure) for asked in self._asked.pop(event.node, [])]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from coordinator.core.cluster import Cluster, Job
-from coordinator.core.events import DrainRequested
+from coordinator.core.drain_events import DrainRequested
 from coordinator.core.failures import error_of
 from coordinator.core.model import Cut, Snapshot, WorkerRecord, WorkerState
 from coordinator.core.planner import plan

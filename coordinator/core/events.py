@@ -138,31 +138,6 @@ class RestoreUnready(Event):
 
 
 @dataclass(frozen=True)
-class DrainRequested(Event):
-    """An operator (or a node's own notice) asked that a node be emptied.
-
-    `snapshots`: the newest of each job that is there, where there is one; the nodes were asked for
-    their program files.
-    """
-
-    node: str
-    request: str
-    why: str
-    deadline_s: float  # for the last checkpoint to be whole; 0: none
-    unix_s: float
-    snapshots: tuple[Snapshot, ...] = ()
-    files: tuple[NodeFacts, ...] = ()
-
-
-@dataclass(frozen=True)
-class UndrainRequested(Event):
-    """An operator asked that a node take workers again."""
-
-    node: str
-    request: str
-
-
-@dataclass(frozen=True)
 class PolicyChanged(Event):
     """A job's policy is in etcd as it is here."""
 
@@ -406,22 +381,6 @@ class SnapshotsForgotten(Event):
     """The records of these snapshots are gone."""
 
     cleaning: str
-
-
-@dataclass(frozen=True)
-class DrainStored(Event):
-    """The drain of a node is in etcd in this state, or gone from there."""
-
-    node: str
-    state: str
-
-
-@dataclass(frozen=True)
-class DrainUnstored(Event):
-    """A state of the drain of a node was not written, or nobody knows."""
-
-    node: str
-    failure: Failure
 
 
 @dataclass(frozen=True)

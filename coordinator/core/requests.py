@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from coordinator.core import events
+from coordinator.core import drain_events, events
 from coordinator.core.admission import admit_attempt, admit_restore
 from coordinator.core.arrivals import Arrivals, kind_of
 from coordinator.core.attempt import Attempt
@@ -66,7 +66,7 @@ class Requests(Arrivals):
         except AllstopError as error:
             return self._refuse(event.cleaning, error.at(job=event.job))
 
-    def _drain_requested(self, event: events.DrainRequested) -> list[Command]:
+    def _drain_requested(self, event: drain_events.DrainRequested) -> list[Command]:
         try:
             return self._standing.drain(event, self._now)
         except AllstopError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from coordinator.core import events
+from coordinator.core import drain_events, events
 from coordinator.core.cluster import Cluster
 from coordinator.core.commands import Command
 from coordinator.core.drain_records import DrainRecord
@@ -119,19 +119,19 @@ class StandingOrders:
 
     # -- drains ----------------------------------------------------------------------------------
 
-    def drain(self, event: events.DrainRequested, now: float) -> list[Command]:
+    def drain(self, event: drain_events.DrainRequested, now: float) -> list[Command]:
         """Begin to empty a node; raises what refuses it."""
         return self._draining.requested(event, now)
 
-    def undrain(self, event: events.UndrainRequested) -> list[Command]:
+    def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:
         """The node takes workers again."""
         return self._draining.undrain(event)
 
-    def drain_stored(self, event: events.DrainStored) -> list[Command]:
+    def drain_stored(self, event: drain_events.DrainStored) -> list[Command]:
         """A state of a drain is in the store."""
         return self._draining.stored(event)
 
-    def drain_unstored(self, event: events.DrainUnstored) -> list[Command]:
+    def drain_unstored(self, event: drain_events.DrainUnstored) -> list[Command]:
         """A state of a drain is not in the store."""
         return self._draining.unstored(event)
 

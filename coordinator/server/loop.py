@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.control import Control
 from coordinator.core.errors import BugError
 from coordinator.server.inbox import Inbox
@@ -144,7 +144,7 @@ class ControlLoop:
             action = event.restore
         elif isinstance(event, events.DeletionRequested | events.CollectionRequested):
             action = event.cleaning
-        elif isinstance(event, events.DrainRequested | events.UndrainRequested):
+        elif isinstance(event, drain_events.DrainRequested | drain_events.UndrainRequested):
             action = event.request
         else:
             return

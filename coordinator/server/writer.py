@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import structlog
 
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.drain_records import DrainRecord
 from coordinator.core.errors import AllstopError, BugError, Fenced, Overtaken, StoreError
 from coordinator.core.failures import failure_of
@@ -160,7 +160,7 @@ class Writer(QuietWriter):
         if isinstance(command, commands.PutDrain):
             node = command.record.node
             log.warning("a drain is not recorded", node=node, error=str(error))
-            self._tell(events.DrainUnstored(node, failure_of(error)))
+            self._tell(drain_events.DrainUnstored(node, failure_of(error)))
             return
         record, action = command.record, _action_of(command)
         self._put_later(command)
@@ -297,7 +297,7 @@ class Writer(QuietWriter):
         record = command.record
         what = f"the drain of {record.node} to {record.state}"
         await self._put(lambda: self._store.put_drain(record), "", what)
-        return events.DrainStored(record.node, record.state)
+        return drain_events.DrainStored(record.node, record.state)
 
     async def _commit(self, command: commands.CommitSnapshot) -> events.Event:
         snapshot = command.snapshot

@@ -367,6 +367,7 @@ async def test_drains_are_loaded_by_the_next_leader_until_they_are_called_off(be
     gone = DrainRecord("node-2", DrainState.DRAINED)
     for written in (DrainRecord("node-1"), drain, gone, replace(gone, state=DrainState.UNDRAINED)):
         await first.put_drain(written)
+    await bench.rights[0].resign()
     loaded = await (await bench.store()).load()
     assert loaded.drains == (drain,)
     assert not loaded.damaged

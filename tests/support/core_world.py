@@ -7,7 +7,7 @@ so a test decides the order of things and repeats them exactly.
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.control import Control
 from coordinator.core.drain_records import DrainRecord, DrainState
 from coordinator.core.errors import AllstopError
@@ -177,7 +177,7 @@ class World:
         self.drains[write.record.node] = write.record
         if write.record.state is DrainState.UNDRAINED:
             self.drains.pop(write.record.node)
-        return events.DrainStored(write.record.node, write.record.state)
+        return drain_events.DrainStored(write.record.node, write.record.state)
 
     # -- shims ---------------------------------------------------------------------------------
 

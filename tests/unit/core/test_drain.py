@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.drain_records import DrainState, DrainStep
 from coordinator.core.job_policy import JobPolicy, OnFailure
 from coordinator.core.model import AttemptState, Failure, Phase, RestoreState
@@ -28,7 +28,7 @@ def drain(world: World, node: str = "node-2", deadline_s: float = 0.0) -> str:
     newest = {made.job: made for made in world.snapshots.values()}
     files = tuple(n.facts for n in world.nodes.values() if n.attached)
     world.event(
-        events.DrainRequested(
+        drain_events.DrainRequested(
             node, request, "kernel update", deadline_s, 1000.0 + world.now,
             tuple(newest.values()), files,
         )
@@ -37,7 +37,7 @@ def drain(world: World, node: str = "node-2", deadline_s: float = 0.0) -> str:
 
 
 def undrain(world: World, node: str = "node-2") -> None:
-    world.event(events.UndrainRequested(node, "undrain"))
+    world.event(drain_events.UndrainRequested(node, "undrain"))
     world.store()
 
 
@@ -297,7 +297,7 @@ def test_a_drain_that_cannot_be_recorded_does_not_begin(world: World) -> None:
     request = drain(world)
     world.writes.clear()
     failure = Failure("StoreError", "etcd is away")
-    world.event(events.DrainUnstored("node-2", failure))
+    world.event(drain_events.DrainUnstored("node-2", failure))
     assert world.refused[request].failure.kind == "StoreError"
     go_on(world)
     assert not world.control.attempts()
