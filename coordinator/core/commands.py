@@ -61,6 +61,7 @@ class SendOrder(Command):
     connections: tuple[Endpoint, ...] = ()
     devices: tuple[GpuMove, ...] = ()
     cold: bool = False  # start the command from scratch instead of putting images back
+    stay: bool = False  # STOP: the job is to be restored at once
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from coordinator.core.drain_records import DrainedJob, DrainRecord, DrainState, DrainStep
+from coordinator.core.drain_records import (
+    DrainedJob,
+    DrainRecord,
+    DrainState,
+    DrainStep,
+    cause_of,
+)
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -325,8 +331,3 @@ _LOOKS: Mapping[DrainStep, Callable[[Drain, DrainedJob, Sight, float], None]] = 
     S.MOVING: Drain._moving,
     S.RETURNING: Drain._returning,
 }
-
-
-def cause_of(node: str) -> str:
-    """What attempts and restores of a drain have as their cause."""
-    return f"drain of {node}"

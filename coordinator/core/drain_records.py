@@ -53,3 +53,16 @@ class DrainRecord:
     requested_unix_s: float = 0.0
     deadline_unix_s: float = 0.0  # for the last checkpoint to be whole; 0: none
     jobs: tuple[DrainedJob, ...] = ()
+
+
+_CAUSE = "drain of "
+
+
+def cause_of(node: str) -> str:
+    """What attempts and restores of a drain have as their cause."""
+    return f"{_CAUSE}{node}"
+
+
+def of_drain(cause: str) -> bool:
+    """Whether an attempt or restore is a drain's: what it stops is restored at once."""
+    return cause.startswith(_CAUSE)

@@ -19,8 +19,8 @@ from coordinator.core.commands import (
     PutDrain,
     Refuse,
 )
-from coordinator.core.drain import Drain, Move, Sight, Stop, cause_of
-from coordinator.core.drain_records import DrainedJob, DrainRecord, DrainState, DrainStep
+from coordinator.core.drain import Drain, Move, Sight, Stop
+from coordinator.core.drain_records import DrainedJob, DrainRecord, DrainState, cause_of
 from coordinator.core.errors import AllstopError, BadRequest, NotFound, NotReady, Where
 from coordinator.core.evacuation import require_nodes
 from coordinator.core.failures import failure_of, listed
@@ -311,8 +311,3 @@ class Draining:
 
     def _told(self, request: str, record: DrainRecord) -> Command:
         return Announce(request, str(record.state), record.reason, 0.0, last=True)
-
-
-def stranded(record: DrainRecord) -> tuple[str, ...]:
-    """Jobs that a drain has left stopped."""
-    return tuple(each.job for each in record.jobs if each.step is DrainStep.STRANDED)

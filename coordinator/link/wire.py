@@ -68,6 +68,11 @@ def _undo(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.undo.keep = order.keep
 
 
+def _stop(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.stop.stay = order.stay
+    message.stop.SetInParent()
+
+
 def _fetch(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.fetch.record.CopyFrom(_record(order))
     message.fetch.cold = order.cold
@@ -108,7 +113,7 @@ _DETAIL: dict[Phase, Callable[[commands.SendOrder, shim_pb2.Order], None]] = {
     Phase.DUMP: _dump,
     Phase.RESUME: lambda order, message: message.resume.SetInParent(),
     Phase.PERSIST: _persist,
-    Phase.STOP: lambda order, message: message.stop.SetInParent(),
+    Phase.STOP: _stop,
     Phase.UNDO: _undo,
     Phase.FETCH: _fetch,
     Phase.CLEAR: _clear,

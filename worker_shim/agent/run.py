@@ -223,7 +223,8 @@ async def _until_end(
             ended_at = time.monotonic() if ended_at is None else ended_at
             code = _exit_code(workers, code)
             restorable = any(worker.restorable for worker in workers)
-            wait_s = options.linger_s if code and restorable else 0.0
+            stays = any(worker.stays for worker in workers)
+            wait_s = options.linger_s if stays or (code and restorable) else 0.0
             if time.monotonic() - ended_at >= wait_s:
                 return code, f"{_named(workers)} ended with exit code {code}"
         await agent.change(at_most_s=LOOK_S)
