@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from dataclasses import replace
 
 from allstop.v1 import operator_pb2, records_pb2
 
 from coordinator.api import reading
 from coordinator.api.desk import Desk
 from coordinator.codec import to_proto
-from coordinator.core import drain_events, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.drain_records import DrainRecord, DrainState
 from coordinator.core.errors import BadRequest, NotFound, StoreError, Where
-from coordinator.core.model import NodeFacts, Snapshot
+from coordinator.core.model import Snapshot
 from coordinator.link.names import check_name
 
 ANSWER_DEADLINE_S = 60.0  # of the core, which waits for the store
@@ -36,19 +37,7 @@ async def drain(desk: Desk, request: operator_pb2.DrainRequest) -> operator_pb2.
         )
     for view in desk.control.jobs():
         await desk.gathered(view.job.job)
-    snapshots = await _newest(desk, request.node)
-    files: tuple[NodeFacts, ...] = ()
-    if snapshots:
-        files = await reading.ask_files_of(desk, snapshots)
-    asked = drain_events.DrainRequested(
-        node=request.node,
-        request=_request_id(request.node),
-        why=request.why,
-        deadline_s=request.deadline_s,
-        unix_s=desk.unix(),
-        snapshots=snapshots,
-        files=files,
-    )
+    asked = await _asked(desk, request.node, request.why, request.deadline_s)
     await _answer(desk, asked.request, asked)
     return _reply(desk, request.node)
 
@@ -59,6 +48,25 @@ async def undrain(desk: Desk, request: operator_pb2.UndrainRequest) -> operator_
     asked = drain_events.UndrainRequested(request.node, _request_id(request.node))
     await _answer(desk, asked.request, asked)
     return _reply(desk, request.node)
+
+
+async def by_notice(desk: Desk, ask: commands.AskDrain) -> drain_events.DrainRequested:
+    """The request for a drain that a leader makes itself; raises what reading the store raises."""
+    return replace(await _asked(desk, ask.node, ask.why, ask.deadline_s), notice=True)
+
+
+async def _asked(desk: Desk, node: str, why: str, deadline_s: float) -> drain_events.DrainRequested:
+    snapshots = await _newest(desk, node)
+    files = await reading.ask_files_of(desk, snapshots) if snapshots else ()
+    return drain_events.DrainRequested(
+        node=node,
+        request=_request_id(node),
+        why=why,
+        deadline_s=deadline_s,
+        unix_s=desk.unix(),
+        snapshots=snapshots,
+        files=files,
+    )
 
 
 async def _newest(desk: Desk, node: str) -> tuple[Snapshot, ...]:

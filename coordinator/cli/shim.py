@@ -78,6 +78,14 @@ def node_options(function: Function) -> Function:
                 "--linger", "linger_s", type=Duration(), metavar="DURATION",
                 help="How long the shim of a failed worker waits for a restore.  [default: 5m]",
             ),
+            option(
+                "--on-term", type=click.Choice(("end", "drain")), default="end", show_default=True,
+                help="SIGTERM: end at once, or have the node drained first, as by `allstop drain`.",
+            ),
+            option(
+                "--term-grace", "term_grace_s", type=Duration(), metavar="DURATION",
+                help="With --on-term drain: the time there is for that.  [default: 120s]",
+            ),
         )
     ):  # fmt: skip
         function = add(function)
@@ -335,6 +343,8 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             criu=node["criu"],
             criu_at_once=node["criu_at_once"],
             linger_s=node["linger_s"],
+            on_term_drain=node["on_term"] == "drain",
+            term_grace_s=node["term_grace_s"],
             until_worker_ends=node.get("until_worker_ends"),
         ),
     )

@@ -278,3 +278,15 @@ class PutDrain(Command):
     """
 
     record: DrainRecord
+
+
+@dataclass(frozen=True)
+class AskDrain(Command):
+    """A node is about to go: hand in a request that it be drained, with what that needs.
+
+    Answered by DrainRequested, or by nothing where the store cannot be read.
+    """
+
+    node: str
+    deadline_s: float
+    why: str

@@ -347,6 +347,7 @@ _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
     events.PolicyChanged: Control._policy_changed,
     events.RestoreUnready: Control._restore_unready,
     drain_events.DrainRequested: Control._drain_requested,
+    drain_events.NoticeGiven: lambda c, e: c._standing.notice(e, c._now),
     drain_events.UndrainRequested: lambda c, e: c._standing.undrain(e),
     drain_events.DrainStored: lambda c, e: c._standing.drain_stored(e),
     drain_events.DrainUnstored: lambda c, e: c._standing.drain_unstored(e),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from coordinator.core.events import Event
 from coordinator.core.model import Failure, NodeFacts, Snapshot
@@ -23,6 +24,7 @@ class DrainRequested(Event):
     unix_s: float
     snapshots: tuple[Snapshot, ...] = ()
     files: tuple[NodeFacts, ...] = ()
+    notice: bool = False  # the node goes whatever is answered: what cannot be moved is saved
 
 
 @dataclass(frozen=True)
@@ -47,3 +49,20 @@ class DrainUnstored(Event):
 
     node: str
     failure: Failure
+
+
+class NoticeKind(StrEnum):
+    """What a shim was told."""
+
+    DRAIN = "DRAIN"  # its node is about to go
+    CHECKPOINT = "CHECKPOINT"  # its jobs are to be saved
+
+
+@dataclass(frozen=True)
+class NoticeGiven(Event):
+    """Somebody has told a shim what is to become of its node."""
+
+    node: str
+    kind: NoticeKind
+    deadline_s: float  # left for it; 0: no deadline
+    why: str

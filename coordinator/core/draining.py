@@ -14,6 +14,7 @@ from coordinator.core.cluster import ATTACHED, NOT_READY, Cluster, Job
 from coordinator.core.commands import (
     Announce,
     AskCheckpoint,
+    AskDrain,
     AskRestore,
     Command,
     PutDrain,
@@ -150,6 +151,34 @@ class Draining:
             admit_attempt(self._cluster, self._means.pace, asked, self._means.epoch, policy, now)
         except AllstopError as error:
             raise error.at(job=job.name) from None
+
+    def notice(self, event: drain_events.NoticeGiven, now: float) -> list[Command]:
+        """A node is about to go, or its jobs are to be saved; one that is drained has heard it."""
+        if event.kind is drain_events.NoticeKind.CHECKPOINT:
+            return self._save(event.node, event.why, 0.0)
+        known = self._drains.get(event.node)
+        if event.node in self._new or (known is not None and known.acts):
+            return []
+        self._note(f"{event.node} is about to go, in {event.deadline_s:.0f} s: {event.why}")
+        return [AskDrain(event.node, event.deadline_s, event.why)]
+
+    def refused(self, event: drain_events.DrainRequested) -> list[Command]:
+        """It cannot be emptied: where it goes all the same, what is on it is saved at least."""
+        known = self._cluster.nodes.get(event.node)
+        if not event.notice or known is None:
+            return []
+        return self._save(event.node, f"{event.node} goes: {event.why}", event.deadline_s)
+
+    def _save(self, node: str, why: str, deadline_s: float) -> list[Command]:
+        sights = ((job, self._sight(job, node)) for job in self._cluster.jobs.values())
+        plenty = deadline_s >= self._means.policy.attempt_s
+        return [
+            AskCheckpoint(
+                job.name, self._cut(job.name), why, deadline_s=0.0 if plenty else deadline_s
+            )
+            for job, sight in sights
+            if sight.placed and not sight.busy
+        ]
 
     def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:
         """The node takes workers again; raises NotFound where it was not drained."""

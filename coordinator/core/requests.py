@@ -70,7 +70,8 @@ class Requests(Arrivals):
         try:
             return self._standing.drain(event, self._now)
         except AllstopError as error:
-            return self._refuse(event.request, error.at(node=event.node))
+            told = self._standing.drain_refused(event)
+            return told + self._refuse(event.request, error.at(node=event.node))
 
     def _known(self, action: str) -> bool:
         if self._running.record(action) is not None:

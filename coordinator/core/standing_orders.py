@@ -123,6 +123,14 @@ class StandingOrders:
         """Begin to empty a node; raises what refuses it."""
         return self._draining.requested(event, now)
 
+    def drain_refused(self, event: drain_events.DrainRequested) -> list[Command]:
+        """A node cannot be emptied."""
+        return self._draining.refused(event)
+
+    def notice(self, event: drain_events.NoticeGiven, now: float) -> list[Command]:
+        """A shim was told what is to become of its node."""
+        return self._draining.notice(event, now)
+
     def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:
         """The node takes workers again."""
         return self._draining.undrain(event)

@@ -196,8 +196,8 @@ class Hub:
             self._was_answered(place.node, message.result)
         elif kind == "report":
             self._tell(wire.report_event(place.node, place.session, message.report))
-        elif kind == "exited":
-            self._tell(wire.exit_event(place.node, message.exited))
+        elif kind in ("exited", "notice"):
+            self._tell(wire.told_event(place.node, message))
         elif kind == "meeting":
             self._meets(place, message.meeting)
         elif kind == "done":

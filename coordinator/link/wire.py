@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from allstop.v1 import logs_pb2, records_pb2, shim_pb2
 
 from coordinator.codec import from_proto, member_of, number_of, to_proto
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.errors import BadRequest, Where
 from coordinator.core.files import FileBack
 from coordinator.core.kept import KeptImages
@@ -317,6 +317,29 @@ def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited
         exit_code=message.exit_code,
         log_tail=message.log_tail,
     )
+
+
+_NOTICES: dict[int, drain_events.NoticeKind] = {
+    shim_pb2.NOTICE_KIND_DRAIN: drain_events.NoticeKind.DRAIN,
+    shim_pb2.NOTICE_KIND_CHECKPOINT: drain_events.NoticeKind.CHECKPOINT,
+}
+
+
+def told_event(
+    node: str, message: shim_pb2.ShimMessage
+) -> events.WorkerExited | drain_events.NoticeGiven:
+    """What a shim tells unasked as the core's event; raises BadRequest."""
+    if message.HasField("notice"):
+        return notice_event(node, message.notice)
+    return exit_event(node, message.exited)
+
+
+def notice_event(node: str, message: shim_pb2.NoticeGiven) -> drain_events.NoticeGiven:
+    """What somebody has told a shim as the core's event; raises BadRequest for no kind of ours."""
+    kind = _NOTICES.get(message.kind)
+    if kind is None:
+        raise BadRequest(f"kind {message.kind} of NoticeGiven is not known", where=Where(node=node))
+    return drain_events.NoticeGiven(node, kind, message.deadline_ms / 1000, message.why)
 
 
 def task_event(node: str, result: shim_pb2.StoreTaskResult) -> events.TaskAnswered:

@@ -62,6 +62,9 @@ class Listeners(Protocol):
     def ask_restore(self, ask: commands.AskRestore) -> None:
         """Hand in a request for a restore, with all that it needs, or say what could not be had."""
 
+    def ask_drain(self, ask: commands.AskDrain) -> None:
+        """Hand in a request that a node be drained, with all that it needs."""
+
     def ask_checkpoint(self, ask: commands.AskCheckpoint) -> None:
         """Hand in a request for a checkpoint that is due, with an id and the time."""
 
@@ -107,6 +110,7 @@ class ControlLoop:
             commands.Refuse: listeners.refuse,
             commands.AskCheckpoint: listeners.ask_checkpoint,
             commands.AskRestore: listeners.ask_restore,
+            commands.AskDrain: listeners.ask_drain,
             commands.PutDrain: writes.write,
             commands.KeepHistory: writes.write,
             commands.KeepRecovery: writes.write,

@@ -10,7 +10,7 @@ from typing import Self
 
 import structlog
 
-from coordinator.api import reading
+from coordinator.api import drains, reading
 from coordinator.api.desk import Desk
 from coordinator.api.identity import attempt_id
 from coordinator.api.watchers import Watchers
@@ -228,6 +228,20 @@ class Reign:
             log.exception("a restore could not be asked for", job=ask.job)
             bug = BugError(f"a restore could not be asked for: {error!r}")
             self.tell(events.RestoreUnready(ask.job, failure_of(bug), ask.drain))
+
+    def ask_drain(self, ask: commands.AskDrain) -> None:
+        """Ask that a node be drained, as an operator would."""
+        task = asyncio.create_task(self._ask_drain(ask), name=f"drain of {ask.node}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_drain(self, ask: commands.AskDrain) -> None:
+        try:
+            self.tell(await drains.by_notice(self.desk, ask))
+        except AllstopError as error:
+            log.warning("a drain could not be asked for", node=ask.node, error=str(error))
+        except Exception:
+            log.exception("a drain could not be asked for", node=ask.node)
 
     # -- events ------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class World:
         self.histories: dict[str, JobHistory] = {}
         self.wanted: list[commands.AskRestore] = []
         self.recoveries: dict[str, JobRecovery] = {}
+        self.notices: list[commands.AskDrain] = []
         self.drains: dict[str, DrainRecord] = {}
 
     # -- events and commands -------------------------------------------------------------------
@@ -104,6 +105,8 @@ class World:
             self.histories[command.record.job] = command.record
         elif isinstance(command, commands.AskRestore):
             self.wanted.append(command)
+        elif isinstance(command, commands.AskDrain):
+            self.notices.append(command)
         elif isinstance(command, commands.KeepRecovery):
             self.recoveries[command.record.job] = command.record
         else:

@@ -1,4 +1,4 @@
-"""A real job leaves a node that is to be emptied, and goes on at the step at which it was stopped."""
+"""A real job leaves a node that is to be emptied, and no step of it is repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from coordinator.core.drain_records import DrainRecord, DrainState
 from coordinator.core.errors import NoPlan
 from tests.integration.badluck.conftest import Start
-from tests.integration.badluck.kit import JOB, RANKS, Pair, until
+from tests.integration.badluck.kit import Pair, until
 
 pytestmark = [
     pytest.mark.root,
@@ -33,9 +33,9 @@ async def test_a_node_is_emptied_and_no_step_is_repeated(start_pair: Start) -> N
     watching = asyncio.create_task(seen(pair))
     await pair.client.drain("n1", why="a new kernel")
     record = await until("the drain", lambda: ended(pair, "n1"))
+    assert record.state is DrainState.DRAINED, record
     await pair.moves()
     watching.cancel()
-    assert record.state is DrainState.DRAINED, record
     job = await pair.job()
     assert job is not None
     assert job.nodes == ("n0", "n2")

@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from allstop.v1 import shim_pb2
 
 from coordinator.core.drain_records import DrainRecord, DrainState, DrainStep
 from coordinator.core.errors import NoPlan, NotFound, NotReady
 from coordinator.core.model import Phase
+from tests.integration.control.test_recovery import until
 from tests.support.cluster import Cluster, cluster, follow
 from tests.support.fake_shim import Behaviour
 
-PATIENCE_S = 30.0
 D = DrainState
 
 
 async def drained(case: Cluster, node: str = "node-1") -> DrainRecord:
     """Wait until the drain of a node has come to an end."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            views = {view.facts.node: view for view in await case.client.nodes()}
-            record = views[node].drain
-            if record is None or record.state not in (D.DRAINING, D.UNDRAINING):
-                return record or DrainRecord(node, D.UNDRAINED)
-            await asyncio.sleep(0.05)
+
+    async def look() -> DrainRecord:
+        views = {view.facts.node: view for view in await case.client.nodes()}
+        return views[node].drain or DrainRecord(node, D.UNDRAINED)
+
+    return await until(look, lambda record: record.state not in (D.DRAINING, D.UNDRAINING))
 
 
 async def places(case: Cluster) -> tuple[str, ...]:
@@ -102,3 +102,32 @@ async def test_two_nodes_are_emptied_at_once() -> None:
         assert (await drained(case, "node-0")).state is D.DRAINED
         assert (await drained(case, "node-1")).state is D.DRAINED
         assert await places(case) == ("node-2", "node-3")
+
+
+async def test_a_shim_that_is_told_to_go_has_its_node_drained() -> None:
+    async with cluster(2, spares=1) as case:
+        notice = shim_pb2.NoticeGiven(
+            kind=shim_pb2.NOTICE_KIND_DRAIN, deadline_ms=20_000, why="its shim was told SIGTERM"
+        )
+        await case.shims[1].say(notice=notice)
+        await until(case.client.nodes, lambda nodes: any(view.drain for view in nodes))
+        record = await drained(case)
+        assert (record.state, record.why) == (D.DRAINED, "its shim was told SIGTERM")
+        assert await places(case) == ("node-0", "node-2")
+
+
+@pytest.mark.parametrize("kind", ["NOTICE_KIND_CHECKPOINT", "NOTICE_KIND_DRAIN"])
+async def test_a_notice_saves_what_stays_where_it_is(kind: str) -> None:
+    """A checkpoint that was asked for, or one for want of other nodes."""
+    async with cluster(2) as case:
+        number = shim_pb2.NoticeKind.Value(kind)
+        await case.shims[1].say(notice=shim_pb2.NoticeGiven(kind=number, deadline_ms=20_000))
+        await until(lambda: case.client.snapshots("llm"), lambda found: bool(found.latest))
+        assert await places(case) == ("node-0", "node-1")
+
+
+async def test_a_notice_that_is_no_kind_of_ours_ends_the_stream() -> None:
+    async with cluster(1) as case:
+        await case.shims[0].say(notice=shim_pb2.NoticeGiven(kind=77))  # type: ignore[arg-type]
+        lost = await until(case.client.nodes, lambda nodes: nodes[0].state == "lost")
+        assert "kind 77 of NoticeGiven is not known" in lost[0].reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core import commands, drain_events, events
+from coordinator.core.drain_events import NoticeGiven, NoticeKind
 from coordinator.core.drain_records import DrainState, DrainStep
 from coordinator.core.job_policy import JobPolicy, OnFailure
 from coordinator.core.model import AttemptState, Failure, Phase, RestoreState
@@ -301,6 +302,45 @@ def test_a_drain_that_cannot_be_recorded_does_not_begin(world: World) -> None:
     assert world.refused[request].failure.kind == "StoreError"
     go_on(world)
     assert not world.control.attempts()
+
+
+# -- notices ---------------------------------------------------------------------------------------
+
+
+def notice(world: World, kind: NoticeKind, deadline_s: float = 60.0) -> None:
+    world.event(NoticeGiven("node-2", kind, deadline_s, "its shim was told SIGTERM"))
+
+
+def test_a_notice_asks_for_a_drain_once(world: World) -> None:
+    notice(world, NoticeKind.DRAIN)
+    (asked,) = world.notices
+    assert (asked.node, asked.deadline_s) == ("node-2", 60.0)
+    drain(world)
+    world.store()
+    notice(world, NoticeKind.DRAIN)
+    assert len(world.notices) == 1
+
+
+def test_what_cannot_be_moved_is_saved_at_least(world: World) -> None:
+    world.lose("node-3")
+    world.event(
+        drain_events.DrainRequested("node-2", "r", "spot notice", 60.0, 1000.0, notice=True)
+    )
+    assert world.refused["r"].failure.kind == "NoPlan"
+    (asked,) = world.due
+    assert (asked.job, asked.stop, asked.deadline_s) == ("llm", False, 60.0)
+    assert asked.reason == "node-2 goes: spot notice"
+
+
+def test_a_notice_for_a_checkpoint_asks_for_one(world: World) -> None:
+    notice(world, NoticeKind.CHECKPOINT)
+    (asked,) = world.due
+    assert (asked.job, asked.stop, asked.drain) == ("llm", False, "")
+    go_on(world, 1.0)
+    assert [each.state for each in world.control.attempts()] == [AttemptState.COMMITTED]
+    notice(world, NoticeKind.CHECKPOINT)
+    world.event(NoticeGiven("node-3", NoticeKind.CHECKPOINT, 0.0, "a spare"))
+    assert len(world.due) == 1
 
 
 # -- a leader that is killed ---------------------------------------------------------------------
