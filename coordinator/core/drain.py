@@ -92,6 +92,7 @@ class Drain:
     unix_less_now: float = 0.0
     changed: bool = False
     moves: list[Stop | Move] = field(default_factory=list)
+    stranded: list[tuple[str, str]] = field(default_factory=list)  # jobs, and why
     _asked: dict[str, _Asked] = field(default_factory=dict)
 
     @property
@@ -276,6 +277,7 @@ class Drain:
         elif job.step is S.RETURNING and tries >= RETURNS_MAX:
             told = f"{job.why}; and it could not be put back: {why}"
             self._put(replace(job, step=S.STRANDED, why=told, tries=tries))
+            self.stranded.append((job.job, told))
         elif job.step in (S.MOVING, S.RETURNING):
             first = job.why if job.step is S.RETURNING else why
             self._put(replace(job, why=first, tries=tries))

@@ -50,13 +50,15 @@ class Draining:
         note: Callable[[str], None],
         cut: Callable[[str], Cut],
         means: Means,
+        stranded: Callable[[str, str, float], list[Command]],
     ) -> None:
-        """`cut`: how the ranks of a job come to rest."""
+        """`cut`: how a job's ranks come to rest; `stranded` takes over what is left stopped."""
         self._cluster = cluster
         self._running = running
         self._note = note
         self._cut = cut
         self._means = means
+        self._stranded = stranded
         self._drains: dict[str, Drain] = {}
         self._asked: dict[str, list[str]] = {}  # requests by node that wait for the store
         self._new: dict[str, Drain] = {}  # not in the store yet
@@ -214,31 +216,35 @@ class Draining:
     def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
         """Whoever asked for it."""
         self._remember(record)
-        return self._each(lambda drain: drain.attempt_ended(record, now))
+        return self._each(lambda drain: drain.attempt_ended(record, now), now)
 
     def checkpoint_refused(
         self, event: events.CheckpointRequested, error: AllstopError, now: float
     ) -> list[Command]:
         """Whoever asked for it."""
         failure = failure_of(error)
-        return self._one(event.drain, lambda drain: drain.stop_refused(event.job, failure, now))
+        return self._one(
+            event.drain, lambda drain: drain.stop_refused(event.job, failure, now), now
+        )
 
     def restore_refused(
         self, event: events.RestoreRequested, error: AllstopError, now: float
     ) -> list[Command]:
         """Whoever asked for it."""
         failure = failure_of(error)
-        return self._one(event.drain, lambda drain: drain.move_refused(event.job, failure, now))
+        return self._one(
+            event.drain, lambda drain: drain.move_refused(event.job, failure, now), now
+        )
 
     def unready(self, event: events.RestoreUnready, now: float) -> list[Command]:
         """What a restore needs could not even be read."""
         return self._one(
-            event.drain, lambda drain: drain.move_refused(event.job, event.failure, now)
+            event.drain, lambda drain: drain.move_refused(event.job, event.failure, now), now
         )
 
     def restore_ended(self, record: RestoreRecord, now: float) -> list[Command]:
         """Whoever asked for it."""
-        return self._each(lambda drain: drain.restore_ended(record, now))
+        return self._each(lambda drain: drain.restore_ended(record, now), now)
 
     def look(self, now: float) -> list[Command]:
         """See how every node and job stands, and do what follows."""
@@ -260,16 +266,18 @@ class Draining:
 
     # -- pieces ----------------------------------------------------------------------------------
 
-    def _one(self, node: str, tell: Callable[[Drain], None]) -> list[Command]:
+    def _one(self, node: str, tell: Callable[[Drain], None], now: float) -> list[Command]:
         drain = self._drains.get(node)
         if drain is None:
             return []
         drain.moves = []
         tell(drain)
-        return self._kept(drain)
+        commands = self._kept(drain)
+        left, drain.stranded = drain.stranded, []
+        return commands + [each for job, why in left for each in self._stranded(job, why, now)]
 
-    def _each(self, tell: Callable[[Drain], None]) -> list[Command]:
-        return [each for node in list(self._drains) for each in self._one(node, tell)]
+    def _each(self, tell: Callable[[Drain], None], now: float) -> list[Command]:
+        return [each for node in list(self._drains) for each in self._one(node, tell, now)]
 
     def _kept(self, drain: Drain) -> list[Command]:
         """What a drain has decided: the record first."""

@@ -99,6 +99,14 @@ class Recovering:
         if known is not None and event.cause and not event.drain:
             known.refused(failure_of(error), now)
 
+    def left_stopped(self, job: str, why: str, now: float) -> list[Command]:
+        """A drain has stopped the job and could not put it back: that is a failure like another."""
+        known = self._active(job)
+        if known is None:
+            return []
+        known.left_stopped(why, now)
+        return self._carried(known, known.moves)
+
     def unready(self, event: events.RestoreUnready, now: float) -> list[Command]:
         """What a restore needs could not even be read."""
         known = self._active(event.job)

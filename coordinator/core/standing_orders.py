@@ -29,7 +29,9 @@ class StandingOrders:
     ) -> None:
         self._scheduling = Scheduling(cluster, running, note)
         self._recovering = Recovering(cluster, running, note, self._scheduling.usual_s)
-        self._draining = Draining(cluster, running, note, self._scheduling.cut, means)
+        self._draining = Draining(
+            cluster, running, note, self._scheduling.cut, means, self._recovering.left_stopped
+        )
 
     def adopt(
         self,

@@ -294,6 +294,33 @@ def test_a_node_that_dies_meanwhile_is_left_to_the_recovery(world: World, policy
         assert (state(world), places(world)) == (D.DRAINED, ["node-1", "node-3"])
 
 
+@pytest.mark.parametrize("policy", [False, True])
+def test_a_job_that_cannot_be_put_back_is_named_and_its_recovery_takes_over(
+    world: World, policy: bool
+) -> None:
+    if policy:
+        rule = JobPolicy("llm", on_failure=OnFailure.RESTORE)
+        world.event(events.PolicyChanged(rule))
+        world.tick(2.0)
+    drain(world)
+    world.store()
+    world.tick(1.0)
+    serve(world)
+    answer_until(world, Phase.PERSIST)
+    world.lose("node-3")
+    world.answer_all()
+    world.settle()
+    world.lose("node-1")
+    go_on(world, 40.0)
+    assert state(world) is D.FAILED
+    (job,) = world.drains["node-2"].jobs
+    assert job.step is S.STRANDED
+    assert "could not be put back: no node for worker 0" in job.why
+    world.attach("node-1", new_session=True)
+    go_on(world, 10.0)
+    assert places(world) == (["node-1", "node-2"] if policy else ["exited"])
+
+
 def test_a_drain_that_cannot_be_recorded_does_not_begin(world: World) -> None:
     request = drain(world)
     world.writes.clear()
