@@ -253,8 +253,7 @@ class Drain:
 
     def _ask(self, job: DrainedJob, now: float) -> None:
         self._of(job.job).at = now
-        anywhere = job.step is S.RETURNING or self.record.state is DrainState.UNDRAINING
-        self.moves.append(Move(job.job, job.snapshot, anywhere))
+        self.moves.append(Move(job.job, job.snapshot, anywhere=job.step is S.RETURNING))
 
     def _stop_failed(self, job: DrainedJob, why: str, now: float) -> None:
         tries = job.tries + 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.core import commands, drain_events, events
 from coordinator.core.drain_events import NoticeGiven, NoticeKind
-from coordinator.core.drain_records import DrainState, DrainStep
+from coordinator.core.drain_records import DrainedJob, DrainState, DrainStep
 from coordinator.core.job_policy import JobPolicy, OnFailure
 from coordinator.core.model import AttemptState, Failure, Phase, RestoreState
 from tests.support.core_checks import answer_until, two_and_a_spare
@@ -329,6 +331,42 @@ def test_a_drain_that_cannot_be_recorded_does_not_begin(world: World) -> None:
     assert world.refused[request].failure.kind == "StoreError"
     go_on(world)
     assert not world.control.attempts()
+
+
+def stop_it(world: World) -> None:
+    """The drain has stopped the job, and its restore was not asked for yet."""
+    drain(world)
+    world.store()
+    world.tick(1.0)
+    serve(world)
+    world.settle()
+    world.due, world.wanted = [], []
+
+
+def test_a_leader_that_reads_an_older_state_sees_that_the_job_was_stopped(world: World) -> None:
+    stop_it(world)
+    jobs = (DrainedJob("llm"),)  # what was written later has been lost
+    world.drains["node-2"] = replace(world.drains["node-2"], jobs=jobs)
+    world.new_leader()
+    go_on(world, world.policy.adopt_s + 20.0)
+    assert (state(world), places(world)) == (D.DRAINED, ["node-1", "node-3"])
+    assert len(world.control.attempts()) == 1, "it is not stopped a second time"
+
+
+def test_what_an_earlier_drain_has_stopped_is_not_taken_for_this_ones(world: World) -> None:
+    stop_it(world)
+    world.lose("node-3")
+    world.new_leader()
+    go_on(world, world.policy.adopt_s + 20.0)
+    assert (state(world), places(world)) == (D.FAILED, ["node-1", "node-2"])
+    world.attach("node-3", new_session=True)
+    drain(world)
+    world.store()
+    crashed = world.nodes["node-1"].workers.pop(("llm", 0))
+    world.event(events.WorkerExited("node-1", "llm", 0, crashed.incarnation, 1))
+    world.tick(5.0)
+    assert not world.due
+    assert not world.wanted, "that is for the job's recovery, or an operator"
 
 
 # -- notices ---------------------------------------------------------------------------------------
