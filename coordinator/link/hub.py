@@ -16,7 +16,7 @@ from coordinator.core.errors import AllstopError, BadRequest, Fenced, LinkError,
 from coordinator.core.failures import failure_of
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import NodeFacts, ProgramFile
-from coordinator.link import wire
+from coordinator.link import telling, wire
 from coordinator.link.deliveries import Deliveries
 from coordinator.link.mapping import as_allstop
 from coordinator.link.meetings import Meetings
@@ -197,7 +197,7 @@ class Hub:
         elif kind == "report":
             self._tell(wire.report_event(place.node, place.session, message.report))
         elif kind in ("exited", "notice"):
-            self._tell(wire.told_event(place.node, message))
+            self._tell(telling.told_event(place.node, message))
         elif kind == "meeting":
             self._meets(place, message.meeting)
         elif kind == "done":

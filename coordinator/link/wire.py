@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from allstop.v1 import logs_pb2, records_pb2, shim_pb2
 
 from coordinator.codec import from_proto, member_of, number_of, to_proto
-from coordinator.core import commands, drain_events, events
+from coordinator.core import commands, events
 from coordinator.core.errors import BadRequest, Where
 from coordinator.core.files import FileBack
 from coordinator.core.kept import KeptImages
@@ -305,41 +305,6 @@ def report_event(node: str, session: str, report: shim_pb2.Report) -> events.Nod
     check_report(node, report)
     facts = facts_of(report.facts) if report.HasField("facts") else None
     return events.NodeReported(node, session, workers_of(report.workers), facts)
-
-
-def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited:
-    """The end of a worker as the core's event."""
-    return events.WorkerExited(
-        node=node,
-        job=message.job,
-        worker=message.worker,
-        incarnation=message.incarnation,
-        exit_code=message.exit_code,
-        log_tail=message.log_tail,
-    )
-
-
-_NOTICES: dict[int, drain_events.NoticeKind] = {
-    shim_pb2.NOTICE_KIND_DRAIN: drain_events.NoticeKind.DRAIN,
-    shim_pb2.NOTICE_KIND_CHECKPOINT: drain_events.NoticeKind.CHECKPOINT,
-}
-
-
-def told_event(
-    node: str, message: shim_pb2.ShimMessage
-) -> events.WorkerExited | drain_events.NoticeGiven:
-    """What a shim tells unasked as the core's event; raises BadRequest."""
-    if message.HasField("notice"):
-        return notice_event(node, message.notice)
-    return exit_event(node, message.exited)
-
-
-def notice_event(node: str, message: shim_pb2.NoticeGiven) -> drain_events.NoticeGiven:
-    """What somebody has told a shim as the core's event; raises BadRequest for no kind of ours."""
-    kind = _NOTICES.get(message.kind)
-    if kind is None:
-        raise BadRequest(f"kind {message.kind} of NoticeGiven is not known", where=Where(node=node))
-    return drain_events.NoticeGiven(node, kind, message.deadline_ms / 1000, message.why)
 
 
 def task_event(node: str, result: shim_pb2.StoreTaskResult) -> events.TaskAnswered:

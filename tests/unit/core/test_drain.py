@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from coordinator.core import commands, drain_events, events
 from coordinator.core.drain_events import NoticeGiven, NoticeKind
-from coordinator.core.drain_records import DrainedJob, DrainState, DrainStep
+from coordinator.core.drain_records import DrainState, DrainStep
 from coordinator.core.job_policy import JobPolicy, OnFailure
 from coordinator.core.model import AttemptState, Failure, Phase, RestoreState
 from tests.support.core_checks import answer_until, two_and_a_spare
+from tests.support.core_drains import drain, go_on, on, places, record, serve, state, undrain
 from tests.support.core_shims import Node, facts
 from tests.support.core_world import World
 
@@ -23,87 +22,6 @@ S = DrainStep
 def world() -> World:
     """A job of two workers on node-1 and node-2, and a spare, node-3."""
     return two_and_a_spare()
-
-
-def drain(world: World, node: str = "node-2", deadline_s: float = 0.0) -> str:
-    """Ask for it; the id of the request."""
-    request = f"drain {node} {world.now}"
-    newest = {made.job: made for made in world.snapshots.values()}
-    files = tuple(n.facts for n in world.nodes.values() if n.attached)
-    world.event(
-        drain_events.DrainRequested(
-            node, request, "kernel update", deadline_s, 1000.0 + world.now,
-            tuple(newest.values()), files,
-        )
-    )  # fmt: skip
-    return request
-
-
-def undrain(world: World, node: str = "node-2") -> None:
-    world.event(drain_events.UndrainRequested(node, "undrain"))
-    world.store()
-
-
-def serve(world: World) -> int:
-    """What the server does with what the core asks for; how many that was."""
-    due, world.due = world.due, []
-    wanted, world.wanted = world.wanted, []
-    for each in due:
-        world.event(
-            events.CheckpointRequested(
-                each.job, f"a{len(world.attempts) + 1}-{world.now:.1f}", each.cut, each.stop,
-                each.deadline_s, 1000.0 + world.now, cause=each.reason, drain=each.drain,
-            )
-        )  # fmt: skip
-    for ask in wanted:
-        left = [name for name in world.snapshots if name not in ask.skip]
-        world.event(
-            events.RestoreRequested(
-                ask.job, f"r{len(world.restores) + 1}-{world.now:.1f}",
-                world.snapshots[ask.snapshot or left[-1]], 0.0, 1000.0 + world.now,
-                tuple(n.facts for n in world.nodes.values() if n.attached),
-                cause=ask.cause, drain=ask.drain, anywhere=ask.anywhere,
-            )
-        )  # fmt: skip
-    return len(due) + len(wanted)
-
-
-def go_on(world: World, seconds: float = 5.0) -> None:
-    """Everybody answers, time passes, and what is asked for is begun, so long."""
-    until = world.now + seconds
-    while world.now < until:
-        serve(world)
-        world.settle()
-        tell(world)
-        world.settle()
-        world.tick(0.5)
-
-
-def tell(world: World) -> None:
-    """Every shim in reach tells how its workers are."""
-    for node in world.nodes.values():
-        if node.attached:
-            world.report(node.name)
-
-
-def record(world: World, node: str = "node-2") -> object:
-    return world.control.drain(node)
-
-
-def state(world: World, node: str = "node-2") -> DrainState:
-    found = world.control.drain(node)
-    return found.state if found is not None else D.UNDRAINED
-
-
-def places(world: World) -> list[str]:
-    (job,) = world.control.jobs()
-    return list(job.nodes) if job.state == "running" else [job.state]
-
-
-def on(world: World, node: str) -> list[str]:
-    """How the workers on a node are that have not ended."""
-    (view,) = (each for each in world.control.nodes() if each.facts.node == node)
-    return [worker.state for worker in view.workers if worker.state != "exited"]
 
 
 def test_a_node_is_emptied_and_its_worker_goes_on_where_it_was_stopped(world: World) -> None:
@@ -333,42 +251,6 @@ def test_a_drain_that_cannot_be_recorded_does_not_begin(world: World) -> None:
     assert not world.control.attempts()
 
 
-def stop_it(world: World) -> None:
-    """The drain has stopped the job, and its restore was not asked for yet."""
-    drain(world)
-    world.store()
-    world.tick(1.0)
-    serve(world)
-    world.settle()
-    world.due, world.wanted = [], []
-
-
-def test_a_leader_that_reads_an_older_state_sees_that_the_job_was_stopped(world: World) -> None:
-    stop_it(world)
-    jobs = (DrainedJob("llm"),)  # what was written later has been lost
-    world.drains["node-2"] = replace(world.drains["node-2"], jobs=jobs)
-    world.new_leader()
-    go_on(world, world.policy.adopt_s + 20.0)
-    assert (state(world), places(world)) == (D.DRAINED, ["node-1", "node-3"])
-    assert len(world.control.attempts()) == 1, "it is not stopped a second time"
-
-
-def test_what_an_earlier_drain_has_stopped_is_not_taken_for_this_ones(world: World) -> None:
-    stop_it(world)
-    world.lose("node-3")
-    world.new_leader()
-    go_on(world, world.policy.adopt_s + 20.0)
-    assert (state(world), places(world)) == (D.FAILED, ["node-1", "node-2"])
-    world.attach("node-3", new_session=True)
-    drain(world)
-    world.store()
-    crashed = world.nodes["node-1"].workers.pop(("llm", 0))
-    world.event(events.WorkerExited("node-1", "llm", 0, crashed.incarnation, 1))
-    world.tick(5.0)
-    assert not world.due
-    assert not world.wanted, "that is for the job's recovery, or an operator"
-
-
 # -- notices ---------------------------------------------------------------------------------------
 
 
@@ -406,42 +288,6 @@ def test_a_notice_for_a_checkpoint_asks_for_one(world: World) -> None:
     notice(world, NoticeKind.CHECKPOINT)
     world.event(NoticeGiven("node-3", NoticeKind.CHECKPOINT, 0.0, "a spare"))
     assert len(world.due) == 1
-
-
-# -- a leader that is killed ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spare_dies", [False, True])
-@pytest.mark.parametrize("after", range(40))
-def test_a_leader_killed_after_any_step_leaves_it_to_the_next(
-    world: World, after: int, spare_dies: bool
-) -> None:
-    """`after` so many steps (an answer of a shim or the store, half a second) another leads."""
-    world.checkpoint("llm", "a0")
-    world.settle()
-    request = drain(world)
-    world.store_one()
-    assert world.last[request].last
-    for taken in range(400):
-        if taken == after:
-            world.due, world.wanted = [], []
-            world.new_leader()
-        if spare_dies and any(o.phase is Phase.FETCH for o in world.orders):
-            world.lose("node-3")
-            spare_dies = False
-        if world.writes:
-            world.store_one()
-        elif world.orders:
-            world.answer(world.orders[0])
-        elif not serve(world):
-            tell(world)
-            world.tick(0.5)
-    if world.nodes["node-3"].attached:
-        assert (state(world), places(world)) == (D.DRAINED, ["node-1", "node-3"])
-        assert on(world, "node-2") == []
-    else:
-        assert (state(world), places(world)) == (D.FAILED, ["node-1", "node-2"])
-    assert world.drains.get("node-2") == record(world)
 
 
 def test_what_is_asked_of_the_server_names_the_drain(world: World) -> None:
