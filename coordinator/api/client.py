@@ -22,6 +22,7 @@ import grpc.aio
 from allstop.v1 import logs_pb2, operator_pb2, operator_pb2_grpc, records_pb2
 
 from coordinator.api.channels import CONNECT_DEADLINE_S, OWN_POOL, Channels
+from coordinator.api.client_drains import DrainsClient
 from coordinator.api.client_keeping import KeepingClient
 from coordinator.api.identity import attempt_id, restore_id
 from coordinator.api.patience import PAUSE_MAX_S, PAUSE_S, Patience, Waiting, summed_up
@@ -51,7 +52,7 @@ def target_of(address: str) -> str:
     return f"unix:{address}" if address.startswith("/") else address
 
 
-class OperatorClient(KeepingClient):
+class OperatorClient(KeepingClient, DrainsClient):
     """Talks to the first of several coordinators that answers; raises what the leader raised.
 
     LinkError when none can be reached, NoLeader when nobody led for `patience_s`; `definite=False`

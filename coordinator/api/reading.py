@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -110,7 +111,11 @@ async def restore_by_itself(desk: Desk, ask: commands.AskRestore) -> events.Rest
 
     Raises NotFound where no snapshot is left, and what reading the store raises.
     """
-    snapshot = await _newest_but(desk, ask.job, frozenset() if ask.scratch else set(ask.skip))
+    if ask.snapshot:
+        snapshot = await snapshot_to_restore(desk, ask.job, ask.snapshot)
+    else:
+        skip = frozenset() if ask.scratch else frozenset(ask.skip)
+        snapshot = await _newest_but(desk, ask.job, skip)
     now = desk.unix()
     return events.RestoreRequested(
         job=ask.job,
@@ -121,6 +126,8 @@ async def restore_by_itself(desk: Desk, ask: commands.AskRestore) -> events.Rest
         files=await ask_program_files(desk, snapshot),
         cause=ask.cause,
         scratch=ask.scratch,
+        drain=ask.drain,
+        anywhere=ask.anywhere,
         old_addresses=OldAddresses.MOVE if ask.scratch else OldAddresses.REFUSE,
     )
 
@@ -146,8 +153,14 @@ async def _newest_but(desk: Desk, job: str, skip: AbstractSet[str]) -> Snapshot:
 
 async def ask_program_files(desk: Desk, snapshot: Snapshot) -> tuple[NodeFacts, ...]:
     """Ask the nodes for every program file of every worker of the snapshot, each once."""
+    return await ask_files_of(desk, (snapshot,))
+
+
+async def ask_files_of(desk: Desk, snapshots: Sequence[Snapshot]) -> tuple[NodeFacts, ...]:
+    """The same of several snapshots."""
     files: dict[tuple[str, int, str], ProgramFile] = {
         (file.path, file.size_bytes, file.digest): file
+        for snapshot in snapshots
         for worker in snapshot.workers
         for file in worker.programs
     }
@@ -231,6 +244,7 @@ def _node_message(view: NodeView) -> operator_pb2.NodeView:
         state=view.state,
         workers=_workers(view.workers),
         reason=view.reason,
+        drain=to_proto(view.drain, records_pb2.DrainRecord) if view.drain is not None else None,
     )
 
 

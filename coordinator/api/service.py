@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import structlog
 from allstop.v1 import operator_pb2, operator_pb2_grpc, records_pb2
 
-from coordinator.api import keeping, logs, policies, reading, verifying
+from coordinator.api import drains, keeping, logs, policies, reading, verifying
 from coordinator.api.desk import Desk
 from coordinator.api.identity import ATTEMPT, RESTORE, attempt_id, chosen_id, restore_id
 from coordinator.api.watchers import Watcher, action_event
@@ -279,6 +279,14 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         return await _answered(
             context, self._with_desk(lambda desk: reading.show(desk, request.id))
         )
+
+    async def Drain(self, request: operator_pb2.DrainRequest, context: Any) -> Any:  # noqa: N802
+        """Empty a node."""
+        return await _answered(context, self._with_desk(lambda desk: drains.drain(desk, request)))
+
+    async def Undrain(self, request: operator_pb2.UndrainRequest, context: Any) -> Any:  # noqa: N802
+        """Let a node take workers again."""
+        return await _answered(context, self._with_desk(lambda desk: drains.undrain(desk, request)))
 
     async def SetPolicy(self, request: operator_pb2.SetPolicyRequest, context: Any) -> Any:  # noqa: N802
         """When a job is saved by itself, from now on."""

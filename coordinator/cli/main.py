@@ -32,6 +32,11 @@ VERBS = {
     "restore": ("Checkpoint and restore", "Put a snapshot back, on other nodes if need be."),
     "watch": ("Checkpoint and restore", "Follow a checkpoint or restore that someone began."),
     "abort": ("Checkpoint and restore", "Give up a running checkpoint or restore."),
+    "drain": (
+        "Checkpoint and restore",
+        "Empty a node: its jobs are moved to others, no step lost.",
+    ),
+    "undrain": ("Checkpoint and restore", "Let a drained node take workers again."),
     "retention": ("Keep", "Which snapshots of a job stay, and which go by themselves."),
     "pin": ("Keep", "Keep a snapshot whatever the retention says."),
     "unpin": ("Keep", "Let the retention decide about a snapshot again."),

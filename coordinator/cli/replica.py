@@ -62,6 +62,7 @@ def replica_options(function: Function) -> Function:
                 "--http", default=DEFAULT_HTTP, metavar="ADDR", show_default=True,
                 help="host:port of the page to look at and of /metrics; empty: neither.",
             ),
+            file("--hook-token", "Whoever shows its content may use POST /hooks/drain of --http."),
             option(
                 "--any-role", is_flag=True,
                 help="With --tls-ca: its certificates need not name a role, and each may do"
@@ -124,6 +125,7 @@ def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> 
         fronts=replica["fronts"],
         peer=replica["peer"],
         http=replica["http"],
+        hook_token=replica["hook_token"],
         http_must=replica["http"] != DEFAULT_HTTP,
         tls=output.tls,
         any_role=replica["any_role"],

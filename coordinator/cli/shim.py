@@ -17,7 +17,7 @@ from coordinator.cli.durations import Duration
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
 from coordinator.cli.sizes import KeepRule, Size
-from coordinator.cli.stores import store_options, where_of
+from coordinator.cli.stores import persist_options, store_options, where_of
 from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
 from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY, STATE_DIRECTORY
@@ -31,36 +31,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-def persist_options(function: Function) -> Function:
-    """What PERSIST may take of its node."""
-    for add in reversed(
-        (
-            option(
-                "--persist-rate", type=Size(), metavar="BYTES/S",
-                help="How fast images may go to the store, such as 200M.  [default: as fast as "
-                "it goes]",
-            ),
-            option(
-                "--persist-cpu", type=click.FloatRange(0, 64, min_open=True), metavar="CORES",
-                help="Share of one core that hashing and storing may take, such as 0.5.  "
-                "[default: what the job leaves]",
-            ),
-            option(
-                "--persist-verify", type=click.Choice(("index", "full")),
-                help="What is read back before a snapshot counts: each pack's index, or every "
-                "byte.  [default: index]",
-            ),
-            option(
-                "--keep-images/--drop-images", default=None,
-                help="Keep stored images in staging while there is room, for a restore here.  "
-                "[default: keep]",
-            ),
-        )
-    ):  # fmt: skip
-        function = add(function)
-    return function
 
 
 def node_options(function: Function) -> Function:
@@ -103,6 +73,14 @@ def node_options(function: Function) -> Function:
             option(
                 "--linger", "linger_s", type=Duration(), metavar="DURATION",
                 help="How long the shim of a failed worker waits for a restore.  [default: 5m]",
+            ),
+            option(
+                "--on-term", type=click.Choice(("end", "drain")), default="end", show_default=True,
+                help="SIGTERM: end at once, or have the node drained first, as by `allstop drain`.",
+            ),
+            option(
+                "--term-grace", "term_grace_s", type=Duration(), metavar="DURATION",
+                help="With --on-term drain: the time there is for that.  [default: 120s]",
             ),
         )
     ):  # fmt: skip
@@ -377,6 +355,8 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             persist_cpu=node["persist_cpu"],
             persist_verify=node["persist_verify"],
             keep_images=node["keep_images"],
+            on_term_drain=node["on_term"] == "drain",
+            term_grace_s=node["term_grace_s"],
             until_worker_ends=node.get("until_worker_ends"),
         ),
     )

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from coordinator.cli.options import directory, option
 from coordinator.cli.output import Output
 from coordinator.cli.sizes import Size
@@ -45,6 +47,36 @@ def store_options(function: Function) -> Function:
                 "--partner-limit", type=Size(), metavar="BYTES",
                 help="Partners: how much of others is kept here, such as 500G.  "
                 "[default: what the disk holds]",
+            ),
+        )
+    ):  # fmt: skip
+        function = add(function)
+    return function
+
+
+def persist_options(function: Function) -> Function:
+    """What PERSIST may take of its node."""
+    for add in reversed(
+        (
+            option(
+                "--persist-rate", type=Size(), metavar="BYTES/S",
+                help="How fast images may go to the store, such as 200M.  [default: as fast as "
+                "it goes]",
+            ),
+            option(
+                "--persist-cpu", type=click.FloatRange(0, 64, min_open=True), metavar="CORES",
+                help="Share of one core that hashing and storing may take, such as 0.5.  "
+                "[default: what the job leaves]",
+            ),
+            option(
+                "--persist-verify", type=click.Choice(("index", "full")),
+                help="What is read back before a snapshot counts: each pack's index, or every "
+                "byte.  [default: index]",
+            ),
+            option(
+                "--keep-images/--drop-images", default=None,
+                help="Keep stored images in staging while there is room, for a restore here.  "
+                "[default: keep]",
             ),
         )
     ):  # fmt: skip

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.api.words import age_text, bytes_text
+from coordinator.core.drain_records import DrainRecord, DrainState
 from coordinator.core.model import Cut, GpuMove, NodeFacts, Plan, Snapshot
 from coordinator.core.reasons import NodeFit, NodeReasons
 from coordinator.core.view import JobView, NodeView
@@ -83,6 +84,8 @@ def nodes_view(nodes: Iterable[NodeView]) -> RenderableType:
         state = state_text(view.state)
         if view.reason:
             state.append(f": {view.reason}", style="dim")
+        if view.drain is not None:
+            state.append(f", {drain_words(view.drain)}", style="yellow")
         rows.add_row(
             view.facts.node,
             view.facts.address or "-",
@@ -94,6 +97,17 @@ def nodes_view(nodes: Iterable[NodeView]) -> RenderableType:
             *((gpus_text(view.facts),) if has_gpus else ()),
         )
     return or_nothing(rows, "no node: `allstop shim` attaches one")
+
+
+def drain_words(record: DrainRecord) -> str:
+    """How a node's drain stands, for its row in a table."""
+    told = {
+        DrainState.DRAINING: "draining",
+        DrainState.DRAINED: "drained",
+        DrainState.FAILED: f"drain failed: {record.reason}",
+        DrainState.UNDRAINING: "undraining",
+    }.get(record.state, "")
+    return f"{told} ({record.why})" if record.why and told else told
 
 
 def gpus_text(facts: NodeFacts) -> str:

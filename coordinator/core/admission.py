@@ -185,7 +185,7 @@ def _plan(cluster: Cluster, job: Job, event: RestoreRequested) -> tuple[Plan, st
     """The plan, and where it is one to start from scratch, why; raises what refuses both."""
     planned, cold_why = plan_or_start(
         event.snapshot,
-        cluster.candidates(job.name, event.files),
+        cluster.candidates(job.name, event.files, anywhere=event.anywhere),
         cold_start=event.cold_start,
         old_addresses=event.old_addresses,
         scratch=event.scratch,

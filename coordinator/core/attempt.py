@@ -94,7 +94,7 @@ class Attempt(Action[AttemptState]):
     def begin(self, now: float) -> list[Command]:
         """Have the attempt recorded; nothing is held before that is done."""
         self.open_round(Phase.ADMIT, self.policy.admit_s, now, whom="the store")
-        why = f"due by its policy: {self.cause}" if self.cause else "asked for"
+        why = f"due by itself: {self.cause}" if self.cause else "asked for"
         self.move(S.ADMITTING, f"{why}; {len(self.members)} workers are members")
         return [PutAttempt(self.record()), self.announce(now)]
 

@@ -84,6 +84,7 @@ class Cluster:
     def __init__(self, lost_limit: int) -> None:
         self.nodes: dict[str, Node] = {}
         self.jobs: dict[str, Job] = {}
+        self.drained: dict[str, str] = {}  # nodes that take no workers, and why
         self._lost_limit = lost_limit
         self._gone: dict[str, None] = {}  # lost and left nodes, longest gone first
 
@@ -326,8 +327,13 @@ class Cluster:
         """Live workers in reach of the run that may be taking steps, by node and number."""
         return {key for key, state in self.of_job(job.name).items() if job.of_run(state)}
 
-    def candidates(self, job: str, answers: Iterable[NodeFacts]) -> list[Candidate]:
-        """Every node as the planner sees it, with the answers about program files filled in."""
+    def candidates(
+        self, job: str, answers: Iterable[NodeFacts], *, anywhere: bool = False
+    ) -> list[Candidate]:
+        """Every node as the planner sees it, with the answers about program files filled in.
+
+        `anywhere`: those that are drained too.
+        """
         answered = {facts.node: facts for facts in answers}
         found: list[Candidate] = []
         for name, node in self.nodes.items():
@@ -339,6 +345,7 @@ class Cluster:
                     reason=node.reason,
                     own=tuple(worker for of, worker in alive if of == job),
                     others=tuple(f"worker {w} of job {of}" for of, w in alive if of != job),
+                    drained="" if anywhere else self.drained.get(name, ""),
                 )
             )
         return found

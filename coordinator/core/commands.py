@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.drain_records import DrainRecord
 from coordinator.core.job_policy import JobHistory, JobRecovery
 from coordinator.core.kept import Cleaned, KeptImages
 from coordinator.core.model import (
@@ -60,6 +61,7 @@ class SendOrder(Command):
     connections: tuple[Endpoint, ...] = ()
     devices: tuple[GpuMove, ...] = ()
     cold: bool = False  # start the command from scratch instead of putting images back
+    stay: bool = False  # STOP: the job is to be restored at once
 
 
 @dataclass(frozen=True)
@@ -232,6 +234,9 @@ class AskCheckpoint(Command):
     job: str
     cut: Cut
     reason: str
+    stop: bool = False  # end the job after COMMIT
+    deadline_s: float = 0.0  # 0: the policy's
+    drain: str = ""  # the node whose drain needs it
 
 
 @dataclass(frozen=True)
@@ -253,6 +258,9 @@ class AskRestore(Command):
     skip: tuple[str, ...]
     cause: str
     scratch: bool = False  # start the job's commands from scratch
+    snapshot: str = ""  # this one, instead of the newest
+    drain: str = ""  # the node whose drain needs it
+    anywhere: bool = False  # nodes that are drained may take it too
 
 
 @dataclass(frozen=True)
@@ -260,3 +268,25 @@ class KeepRecovery(Command):
     """Write where the recovery of a job stands; the newest wins."""
 
     record: JobRecovery
+
+
+@dataclass(frozen=True)
+class PutDrain(Command):
+    """Write where the drain of a node stands; of one that is called off the record goes.
+
+    Answered by DrainStored or DrainUnstored; done twice it changes nothing.
+    """
+
+    record: DrainRecord
+
+
+@dataclass(frozen=True)
+class AskDrain(Command):
+    """A node is about to go: hand in a request that it be drained, with what that needs.
+
+    Answered by DrainRequested, or by nothing where the store cannot be read.
+    """
+
+    node: str
+    deadline_s: float
+    why: str

@@ -13,6 +13,7 @@ from coordinator.core.agreement import check_at
 from coordinator.core.attempt import Attempt
 from coordinator.core.commands import Command, CommitSnapshot, PutAttempt
 from coordinator.core.connections import leaving
+from coordinator.core.drain_records import of_drain
 from coordinator.core.errors import (
     AllstopError,
     AttemptFailed,
@@ -148,7 +149,8 @@ def on_committed(a: Attempt, event: SnapshotCommitted, now: float) -> list[Comma
         return finish(a, "committed, and nobody is left to be stopped", now)
     sent = a.open_round(Phase.STOP, a.policy.stop_s, now, capped=False, members=alive)
     a.move(S.STOPPING, "committed; the workers are told to stop")
-    return [*a.orders(sent, now, reason=f"stopped with snapshot {a.id}"), a.announce(now)]
+    told = a.orders(sent, now, reason=f"stopped with snapshot {a.id}", stay=of_drain(a.cause))
+    return [*told, a.announce(now)]
 
 
 def on_stopped(a: Attempt, event: Stopped, now: float) -> list[Command]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from coordinator.core import checkpoint, events, restore
+from coordinator.core import checkpoint, drain_events, events, restore
 from coordinator.core.action import FOREVER
 from coordinator.core.adoption import HAVE_ENDED, Heir, id_of, later
 from coordinator.core.arrivals import put
@@ -19,6 +19,8 @@ from coordinator.core.cluster import Cluster
 from coordinator.core.commands import (
     Command,
 )
+from coordinator.core.drain_records import DrainRecord
+from coordinator.core.draining import Means
 from coordinator.core.errors import (
     AllstopError,
     IllegalEvent,
@@ -62,7 +64,9 @@ class Control(Requests):
         self._runs = Runs(self._cluster, self.policy, self._note)
         self._owed = Owed(self.policy.ended_limit)
         self._pace = Pace(self.policy.lost_limit)
-        self._standing = StandingOrders(self._cluster, self._running, self._note)
+        self._standing = StandingOrders(
+            self._cluster, self._running, self._note, Means(self._pace, self.policy, epoch)
+        )
         self._keeper = Keeper(epoch, self.policy, self._cluster, self._running, self._note)
         self._problems: dict[str, list[str]] = {}
         self._now = 0.0
@@ -83,6 +87,7 @@ class Control(Requests):
         policies: Sequence[JobPolicy] = (),
         histories: Sequence[JobHistory] = (),
         recoveries: Sequence[JobRecovery] = (),
+        drains: Sequence[DrainRecord] = (),
         snapshots: Sequence[Snapshot] = (),
     ) -> list[Command]:
         """Take over what an earlier leader left; see `adoption`.
@@ -106,7 +111,7 @@ class Control(Requests):
         heir = Heir(self.epoch, self.coordinator, self.policy, now)
         found: tuple[AnyRecord, ...] = (*attempts, *restores)
         ended = [record for record in found if record.state in HAVE_ENDED]
-        self._standing.adopt(policies, histories, recoveries, ended, unix_s=unix_s, now=now)
+        self._standing.adopt(policies, histories, recoveries, drains, ended, unix_s=unix_s, now=now)
         for record in found:
             if record.epoch >= self.epoch:
                 self._problem(record.job, later(record, self.epoch))
@@ -131,7 +136,8 @@ class Control(Requests):
         return commands + self._keeper.adopt(snapshots, retentions, unix_s=unix_s, now=now)
 
     def _problem(self, job: str, what: str) -> None:
-        self._problems.setdefault(job, []).append(what)
+        if job:
+            self._problems.setdefault(job, []).append(what)
         self._note(f"left alone: {what}")
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -340,6 +346,11 @@ _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
     events.StoreRefused: Control._store_refused,
     events.PolicyChanged: Control._policy_changed,
     events.RestoreUnready: Control._restore_unready,
+    drain_events.DrainRequested: Control._drain_requested,
+    drain_events.NoticeGiven: lambda c, e: c._standing.notice(e, c._now),
+    drain_events.UndrainRequested: lambda c, e: c._standing.undrain(e),
+    drain_events.DrainStored: lambda c, e: c._standing.drain_stored(e),
+    drain_events.DrainUnstored: lambda c, e: c._standing.drain_unstored(e),
     events.JobLoaded: Control._job_loaded,
     events.RunBegun: Control._run_begun,
     events.RunRefused: Control._run_refused,

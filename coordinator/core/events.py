@@ -98,6 +98,7 @@ class CheckpointRequested(Event):
     unix_s: float
     phase_deadlines_s: tuple[tuple[Phase, float], ...] = ()  # others have the policy's
     cause: str = ""  # why it is due; empty: an operator asked
+    drain: str = ""  # the node whose drain needs it; empty: none
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,8 @@ class RestoreRequested(Event):
     old_addresses: OldAddresses = OldAddresses.REFUSE  # in these commands
     cause: str = ""  # what ended the run that it replaces; empty: an operator asked
     scratch: bool = False  # start the job's commands from scratch, whatever fits
+    drain: str = ""  # the node whose drain needs it; empty: none
+    anywhere: bool = False  # nodes that are drained may take it too
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ class RestoreUnready(Event):
 
     job: str
     failure: Failure
+    drain: str = ""  # the node whose drain needs it; empty: the job's recovery does
 
 
 @dataclass(frozen=True)

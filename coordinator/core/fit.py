@@ -28,6 +28,7 @@ class Candidate:
     reason: str = ""  # why it is lost or left
     own: tuple[int, ...] = ()  # live workers of the job itself, which the restore replaces
     others: tuple[str, ...] = ()  # live workers of other jobs: "worker 0 of job llm"
+    drained: str = ""  # why it takes no workers: it is being emptied
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ def room_reasons(group: Group, node: Candidate, own_bytes: int) -> list[str]:
     reasons: list[str] = []
     if node.state != "attached":
         reasons.append(f"it {'was lost' if node.state == 'lost' else 'has left'}: {node.reason}")
+    if node.drained:
+        reasons.append(node.drained)
     if node.others:
         reasons.append(f"it runs {listed(list(node.others), 4)}")
     free = node.facts.memory_free_bytes + own_bytes

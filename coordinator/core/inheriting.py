@@ -10,6 +10,7 @@ from coordinator.core.action import FOREVER, Member, Round
 from coordinator.core.attempt import Attempt
 from coordinator.core.commands import Command
 from coordinator.core.committing import settle_stop, stop_extra_s
+from coordinator.core.drain_records import of_drain
 from coordinator.core.events import NodeAttached
 from coordinator.core.model import AttemptState, Phase
 from coordinator.core.owed import lives
@@ -79,7 +80,8 @@ def on_back_while_stopping(a: Attempt, event: NodeAttached, now: float) -> list[
         if worker in alive:
             member = sent.awaited[worker] = a.members[worker]
             a.stopped.discard(worker)
-            commands.append(a.order(member, sent, now, reason=f"stopped with snapshot {a.id}"))
+            reason, stay = f"stopped with snapshot {a.id}", of_drain(a.cause)
+            commands.append(a.order(member, sent, now, reason=reason, stay=stay))
         else:
             a.stopped.add(worker)
             sent.awaited.pop(worker, None)

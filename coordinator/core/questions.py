@@ -8,6 +8,7 @@ from typing import Any
 from coordinator.core.admission import why_unseen
 from coordinator.core.cluster import Cluster
 from coordinator.core.commands import Announce
+from coordinator.core.drain_records import DrainRecord
 from coordinator.core.errors import BugError
 from coordinator.core.job_policy import JobPolicy, JobRecovery
 from coordinator.core.journal import Decision, Journal
@@ -110,7 +111,11 @@ class Questions:
 
     def nodes(self) -> tuple[NodeView, ...]:
         """All nodes, by name, those lost and left included."""
-        return node_views(self._cluster)
+        return node_views(self._cluster, self._standing.drains())
+
+    def drain(self, node: str) -> DrainRecord | None:
+        """Where the drain of a node stands; None: it takes workers."""
+        return self._standing.drains().get(node)
 
     def whereabouts(self, job: str) -> tuple[Whereabouts, ...]:
         """Where each worker of a job is, by number; raises NotFound for no such job."""

@@ -86,7 +86,7 @@ class Recovering:
     def restore_begun(self, event: events.RestoreRequested, now: float) -> list[Command]:
         """A restore of the job is on its way."""
         known = self._active(event.job)
-        if known is None or not event.cause:
+        if known is None or not event.cause or event.drain:
             return []
         known.restore_begun(event.snapshot.snapshot, now)
         return self._kept(known)
@@ -96,8 +96,16 @@ class Recovering:
     ) -> None:
         """What this asked for itself was refused."""
         known = self._active(event.job)
-        if known is not None and event.cause:
+        if known is not None and event.cause and not event.drain:
             known.refused(failure_of(error), now)
+
+    def left_stopped(self, job: str, why: str, now: float) -> list[Command]:
+        """A drain has stopped the job and could not put it back: that is a failure like another."""
+        known = self._active(job)
+        if known is None:
+            return []
+        known.left_stopped(why, now)
+        return self._carried(known, known.moves)
 
     def unready(self, event: events.RestoreUnready, now: float) -> list[Command]:
         """What a restore needs could not even be read."""

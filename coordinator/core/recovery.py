@@ -114,6 +114,12 @@ class Recovery:
         if self.record.state is not S.FINISHED:
             self._move(S.FINISHED, how, now)
 
+    def left_stopped(self, why: str, now: float) -> None:
+        """It was stopped to be moved, and nobody has brought it back."""
+        self.moves = []
+        if self.record.state is S.FINISHED:
+            self._fail(why, Standing(), now)
+
     def committed(self) -> None:
         """The job got as far as another snapshot: what went wrong before is over."""
         if self.record.tries or self.record.crashes or self.record.skipped:

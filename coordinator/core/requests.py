@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from coordinator.core import events
+from coordinator.core import drain_events, events
 from coordinator.core.admission import admit_attempt, admit_restore
 from coordinator.core.arrivals import Arrivals, kind_of
 from coordinator.core.attempt import Attempt
@@ -30,8 +30,8 @@ class Requests(Arrivals):
             )
             attempt.base = self._keeper.base(event.job, self._stores_of(attempt))
         except AllstopError as error:
-            self._standing.checkpoint_refused(event, self._now)
-            return self._refuse(event.attempt, error.at(job=event.job))
+            told = self._standing.checkpoint_refused(event, error, self._now)
+            return told + self._refuse(event.attempt, error.at(job=event.job))
         self._running.add(attempt)
         return self._after(attempt, attempt.begin(self._now))
 
@@ -43,8 +43,8 @@ class Requests(Arrivals):
             self._keeper.require_kept(event.job, event.snapshot.snapshot)
             made = admit_restore(self._cluster, event, self.epoch, self.policy, self._now)
         except AllstopError as error:
-            self._standing.restore_refused(event, error, self._now)
-            return self._refuse(event.restore, error.at(job=event.job))
+            told = self._standing.restore_refused(event, error, self._now)
+            return told + self._refuse(event.restore, error.at(job=event.job))
         counted = self._standing.restore_admitted(event, self._now)
         self._running.add(made)
         return counted + self._after(made, made.begin(self._now))
@@ -65,6 +65,13 @@ class Requests(Arrivals):
             return self._keeper.collect(event, self._now)
         except AllstopError as error:
             return self._refuse(event.cleaning, error.at(job=event.job))
+
+    def _drain_requested(self, event: drain_events.DrainRequested) -> list[Command]:
+        try:
+            return self._standing.drain(event, self._now)
+        except AllstopError as error:
+            told = self._standing.drain_refused(event)
+            return told + self._refuse(event.request, error.at(node=event.node))
 
     def _known(self, action: str) -> bool:
         if self._running.record(action) is not None:

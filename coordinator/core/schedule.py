@@ -151,9 +151,9 @@ class Schedule:
 
     # -- what is due -----------------------------------------------------------------------------
 
-    def next_wakeup(self) -> float | None:
-        """When to look again; None while no job has a policy."""
-        due = any(job.policy.acts for job in self._jobs.values())
+    def next_wakeup(self, *, at_all: bool = False) -> float | None:
+        """When to look again; None while no job has a policy, unless somebody looks `at_all`."""
+        due = at_all or any(job.policy.acts for job in self._jobs.values())
         return self._look_at if due else None
 
     def time_to_look(self, now: float) -> bool:

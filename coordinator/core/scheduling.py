@@ -52,13 +52,17 @@ class Scheduling:
         self._schedule.set(event.policy)
         self._note(f"policy of job {event.policy.job}: {event.policy.when}")
 
-    def next_wakeup(self) -> float | None:
-        """When to look again."""
-        return self._schedule.next_wakeup()
+    def next_wakeup(self, *, at_all: bool = False) -> float | None:
+        """When to look again; `at_all`: also where no job has a policy."""
+        return self._schedule.next_wakeup(at_all=at_all)
 
     def time_to_look(self, now: float) -> bool:
         """Whether it is; once a second, however many events come."""
         return self._schedule.time_to_look(now)
+
+    def cut(self, name: str) -> Cut:
+        """How the ranks of a job come to rest."""
+        return self._schedule.cut(name)
 
     def usual_s(self, name: str) -> float:
         """How long a step of a job usually takes; 0 while not known."""

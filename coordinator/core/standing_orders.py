@@ -5,11 +5,13 @@ It only asks: what comes of it goes through admission like any operator's reques
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from coordinator.core import events
+from coordinator.core import drain_events, events
 from coordinator.core.cluster import Cluster
 from coordinator.core.commands import Command
+from coordinator.core.drain_records import DrainRecord
+from coordinator.core.draining import Draining, Means
 from coordinator.core.errors import AllstopError
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import AttemptRecord, RestoreRecord, RestoreState
@@ -22,15 +24,21 @@ from coordinator.core.scheduling import Scheduling
 class StandingOrders:
     """Schedules and recoveries of all jobs, looked at about once a second."""
 
-    def __init__(self, cluster: Cluster, running: Running, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, cluster: Cluster, running: Running, note: Callable[[str], None], means: Means
+    ) -> None:
         self._scheduling = Scheduling(cluster, running, note)
         self._recovering = Recovering(cluster, running, note, self._scheduling.usual_s)
+        self._draining = Draining(
+            cluster, running, note, self._scheduling.cut, means, self._recovering.left_stopped
+        )
 
     def adopt(
         self,
         policies: Sequence[JobPolicy],
         histories: Iterable[JobHistory],
         recoveries: Iterable[JobRecovery],
+        drains: Iterable[DrainRecord],
         ended: Sequence[AttemptRecord | RestoreRecord],
         *,
         unix_s: float,
@@ -41,6 +49,7 @@ class StandingOrders:
         restores = [each for each in ended if isinstance(each, RestoreRecord)]
         self._scheduling.adopt(policies, histories, attempts, restores, now)
         self._recovering.adopt(policies, recoveries, max(0.0, unix_s - now), now)
+        self._draining.adopt(drains, attempts, max(0.0, unix_s - now))
 
     def saved_before(self, job: str, ago_s: float, now: float) -> None:
         """How long ago the newest snapshot of a job was committed."""
@@ -50,11 +59,12 @@ class StandingOrders:
         """What is due by the clock alone, or by how the jobs stand."""
         if not self._scheduling.time_to_look(now):
             return []
-        return self._scheduling.look(now) + self._recovering.look(now)
+        drained = self._draining.look(now)  # first: a job that is being moved is its business
+        return drained + self._scheduling.look(now) + self._recovering.look(now)
 
     def next_wakeup(self) -> float | None:
         """When to look again; None while nothing is to be done by itself."""
-        return self._scheduling.next_wakeup()
+        return self._scheduling.next_wakeup(at_all=self._draining.acts)
 
     # -- what is told ----------------------------------------------------------------------------
 
@@ -63,14 +73,20 @@ class StandingOrders:
         self._scheduling.changed(event)
         self._recovering.changed(event.policy, now)
 
-    def checkpoint_refused(self, event: events.CheckpointRequested, now: float) -> None:
+    def checkpoint_refused(
+        self, event: events.CheckpointRequested, error: AllstopError, now: float
+    ) -> list[Command]:
         """Whoever asked for it."""
+        if event.drain:
+            return self._draining.checkpoint_refused(event, error, now)
         self._scheduling.refused(event, now)
+        return []
 
     def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
         """Whoever asked for it."""
         counted = self._scheduling.attempt_ended(record, now)
-        return counted + self._recovering.attempt_ended(record, now)
+        counted += self._recovering.attempt_ended(record, now)
+        return counted + self._draining.attempt_ended(record, now)
 
     def restore_admitted(self, event: events.RestoreRequested, now: float) -> list[Command]:
         """A restore is about to begin; called while the places of the old run are still known."""
@@ -79,23 +95,59 @@ class StandingOrders:
 
     def restore_refused(
         self, event: events.RestoreRequested, error: AllstopError, now: float
-    ) -> None:
+    ) -> list[Command]:
         """Whoever asked for it."""
+        if event.drain:
+            return self._draining.restore_refused(event, error, now)
         self._recovering.restore_refused(event, error, now)
+        return []
 
     def restore_unready(self, event: events.RestoreUnready, now: float) -> list[Command]:
         """What a restore needs could not even be read."""
+        if event.drain:
+            return self._draining.unready(event, now)
         return self._recovering.unready(event, now)
 
     def restore_ended(self, record: RestoreRecord, now: float) -> list[Command]:
         """Whoever asked for it."""
         if record.state is RestoreState.RUNNING:
             self._scheduling.restore_ended(record)
-        return self._recovering.restore_ended(record, now)
+        drained = self._draining.restore_ended(record, now)
+        return drained + self._recovering.restore_ended(record, now)
 
     def run_begins(self, job: str) -> list[Command]:
         """A job is started anew; called while the places of the old run are still known."""
         return self._scheduling.over(job)
+
+    # -- drains ----------------------------------------------------------------------------------
+
+    def drain(self, event: drain_events.DrainRequested, now: float) -> list[Command]:
+        """Begin to empty a node; raises what refuses it."""
+        return self._draining.requested(event, now)
+
+    def drain_refused(self, event: drain_events.DrainRequested) -> list[Command]:
+        """A node cannot be emptied."""
+        return self._draining.refused(event)
+
+    def notice(self, event: drain_events.NoticeGiven, now: float) -> list[Command]:
+        """A shim was told what is to become of its node."""
+        return self._draining.notice(event, now)
+
+    def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:
+        """The node takes workers again."""
+        return self._draining.undrain(event)
+
+    def drain_stored(self, event: drain_events.DrainStored) -> list[Command]:
+        """A state of a drain is in the store."""
+        return self._draining.stored(event)
+
+    def drain_unstored(self, event: drain_events.DrainUnstored) -> list[Command]:
+        """A state of a drain is not in the store."""
+        return self._draining.unstored(event)
+
+    def drains(self) -> Mapping[str, DrainRecord]:
+        """Where each drain stands, by node."""
+        return self._draining.records()
 
     # -- questions -------------------------------------------------------------------------------
 

@@ -90,6 +90,8 @@ def _reasons(group: Group, node: Candidate) -> tuple[str, ...]:
     reasons: list[str] = []
     if node.state != "attached":
         reasons.append(f"it {'was lost' if node.state == 'lost' else 'has left'}: {node.reason}")
+    if node.drained:
+        reasons.append(node.drained)
     if node.others:
         reasons.append(f"it runs {listed(list(node.others), 4)}")
     record = group.records[0]

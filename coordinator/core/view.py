@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.core.attempt import Attempt
 from coordinator.core.cluster import Cluster, Job
+from coordinator.core.drain_records import DrainRecord
 from coordinator.core.model import JobRecord, NodeFacts, WorkerState
 from coordinator.core.running import AnyAction
 
@@ -35,6 +36,7 @@ class NodeView:
     state: str  # attached, lost, left
     workers: tuple[WorkerState, ...]
     reason: str = ""  # why it is lost or left
+    drain: DrainRecord | None = None  # it is being emptied, or was
 
 
 def job_views(
@@ -82,9 +84,11 @@ def _state(job: Job, states: list[WorkerState], action: AnyAction | None) -> str
     return "running" if len(alive) == job.workers else "incomplete"
 
 
-def node_views(cluster: Cluster) -> tuple[NodeView, ...]:
+def node_views(cluster: Cluster, drains: Mapping[str, DrainRecord]) -> tuple[NodeView, ...]:
     """All nodes, by name."""
     return tuple(
-        NodeView(node.facts, node.state, tuple(node.workers.values()), node.reason)
-        for _, node in sorted(cluster.nodes.items())
+        NodeView(
+            node.facts, node.state, tuple(node.workers.values()), node.reason, drains.get(name)
+        )
+        for name, node in sorted(cluster.nodes.items())
     )

@@ -16,7 +16,7 @@ from coordinator.core.errors import AllstopError, BadRequest, Fenced, LinkError,
 from coordinator.core.failures import failure_of
 from coordinator.core.logs import LogPart, LogPlace
 from coordinator.core.model import NodeFacts, ProgramFile
-from coordinator.link import wire
+from coordinator.link import telling, wire
 from coordinator.link.deliveries import Deliveries
 from coordinator.link.mapping import as_allstop
 from coordinator.link.meetings import Meetings
@@ -196,8 +196,8 @@ class Hub:
             self._was_answered(place.node, message.result)
         elif kind == "report":
             self._tell(wire.report_event(place.node, place.session, message.report))
-        elif kind == "exited":
-            self._tell(wire.exit_event(place.node, message.exited))
+        elif kind in ("exited", "notice"):
+            self._tell(telling.told_event(place.node, message))
         elif kind == "meeting":
             self._meets(place, message.meeting)
         elif kind == "done":

@@ -54,6 +54,11 @@ def _exited(message: shim_pb2.ShimMessage) -> None:
     message.exited.log_tail = message.exited.log_tail[-LOG_TAIL_CHARS_MAX:]
 
 
+def _notice(message: shim_pb2.ShimMessage) -> None:
+    _number("deadline_ms", message.notice.deadline_ms, MS_MAX)
+    message.notice.why = _cut(message.notice.why)
+
+
 def _results(message: shim_pb2.ShimMessage) -> None:
     for result in message.results.results:
         _result(result)
@@ -184,6 +189,7 @@ _CHECKS: dict[str, Callable[[shim_pb2.ShimMessage], None]] = {
     "hello": lambda message: _workers(message.hello.workers),
     "progress": _progress,
     "exited": _exited,
+    "notice": _notice,
     "log": _log,
     "done": _done,
     "doing": _doing,

@@ -68,6 +68,11 @@ def _undo(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.undo.keep = order.keep
 
 
+def _stop(order: commands.SendOrder, message: shim_pb2.Order) -> None:
+    message.stop.stay = order.stay
+    message.stop.SetInParent()
+
+
 def _fetch(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.fetch.record.CopyFrom(_record(order))
     message.fetch.cold = order.cold
@@ -108,7 +113,7 @@ _DETAIL: dict[Phase, Callable[[commands.SendOrder, shim_pb2.Order], None]] = {
     Phase.DUMP: _dump,
     Phase.RESUME: lambda order, message: message.resume.SetInParent(),
     Phase.PERSIST: _persist,
-    Phase.STOP: lambda order, message: message.stop.SetInParent(),
+    Phase.STOP: _stop,
     Phase.UNDO: _undo,
     Phase.FETCH: _fetch,
     Phase.CLEAR: _clear,
@@ -300,18 +305,6 @@ def report_event(node: str, session: str, report: shim_pb2.Report) -> events.Nod
     check_report(node, report)
     facts = facts_of(report.facts) if report.HasField("facts") else None
     return events.NodeReported(node, session, workers_of(report.workers), facts)
-
-
-def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited:
-    """The end of a worker as the core's event."""
-    return events.WorkerExited(
-        node=node,
-        job=message.job,
-        worker=message.worker,
-        incarnation=message.incarnation,
-        exit_code=message.exit_code,
-        log_tail=message.log_tail,
-    )
 
 
 def task_event(node: str, result: shim_pb2.StoreTaskResult) -> events.TaskAnswered:

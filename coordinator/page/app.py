@@ -19,6 +19,7 @@ from starlette.routing import Route
 from coordinator.api.client import OperatorClient
 from coordinator.core.errors import AllstopError, NotFound
 from coordinator.page.feed import Feed
+from coordinator.page.hooks import Hooks
 from coordinator.telemetry.picture import page_of
 from coordinator.telemetry.spans import Trace, straggles, trace_of
 
@@ -45,7 +46,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Page:
-    """Answers browsers and Prometheus; only reads."""
+    """Answers browsers and Prometheus; only reads, but for hooks."""
 
     def __init__(
         self,
@@ -53,12 +54,14 @@ class Page:
         feed: Feed,
         registry: CollectorRegistry,
         ready: Callable[[], str],
+        hooks: Hooks | None = None,
     ) -> None:
-        """`ready` says why nobody leads; empty: somebody does."""
+        """`ready` says why nobody leads; empty: somebody does. Without `hooks` nothing acts."""
         self._client = client
         self._feed = feed
         self._registry = registry
         self._ready = ready
+        self._hooks = hooks
 
     def app(self, hosts: tuple[str, ...] = ()) -> Starlette:
         """The application; requests for other names than `hosts` and this machine's are refused.
@@ -76,6 +79,7 @@ class Page:
             Route("/metrics", self._metrics),
             Route("/healthz", self._healthz),
             Route("/readyz", self._readyz),
+            *(self._hooks.routes() if self._hooks is not None else ()),
         ]
         allowed = [*LOCAL_NAMES, *hosts]
         return Starlette(

@@ -221,10 +221,19 @@ def node_told(view: NodeView) -> dict[str, Any]:
         **facts,
         "state": view.state,
         "reason": view.reason,
+        "drain": drain_told(view),
         "workers": [
             {"job": each.job, "worker": each.worker, "state": each.state} for each in view.workers
         ],
     }
+
+
+def drain_told(view: NodeView) -> dict[str, str] | None:
+    """How the emptying of a node stands; None: it takes workers, and nothing is to be said."""
+    if view.drain is None:
+        return None
+    told = view.drain
+    return {"state": told.state.lower(), "why": told.why, "reason": told.reason}
 
 
 @contextlib.asynccontextmanager

@@ -23,11 +23,12 @@ def holder(context: Any) -> Holder | None:
     if b"ssl" not in told.get("transport_security_type", ()):
         return None
     pem = next(iter(told.get("x509_pem_cert", ())), b"")
-    return _of_certificate(pem) if pem else None
+    return holder_of_pem(pem) if pem else None
 
 
 @lru_cache(maxsize=CERTIFICATES_KEPT)
-def _of_certificate(pem: bytes) -> Holder:
+def holder_of_pem(pem: bytes) -> Holder:
+    """Whom a certificate is of; raises Forbidden for one that names no role."""
     certificate = x509.load_pem_x509_certificate(pem)
     names: list[str] = []
     try:

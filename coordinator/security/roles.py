@@ -102,6 +102,7 @@ METHODS: Mapping[str, frozenset[Role]] = {
             f"/allstop.v1.Operator/{name}"
             for name in (
                 *("Checkpoint", "Restore", "Abort", "ReadLogs", "SetPolicy"),
+                *("Drain", "Undrain"),
                 *("Delete", "Collect", "Pin", "SetRetention", "Verify"),
             )
         ),

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.control import Control
 from coordinator.core.errors import BugError
 from coordinator.server.inbox import Inbox
@@ -62,6 +62,9 @@ class Listeners(Protocol):
     def ask_restore(self, ask: commands.AskRestore) -> None:
         """Hand in a request for a restore, with all that it needs, or say what could not be had."""
 
+    def ask_drain(self, ask: commands.AskDrain) -> None:
+        """Hand in a request that a node be drained, with all that it needs."""
+
     def ask_checkpoint(self, ask: commands.AskCheckpoint) -> None:
         """Hand in a request for a checkpoint that is due, with an id and the time."""
 
@@ -107,6 +110,8 @@ class ControlLoop:
             commands.Refuse: listeners.refuse,
             commands.AskCheckpoint: listeners.ask_checkpoint,
             commands.AskRestore: listeners.ask_restore,
+            commands.AskDrain: listeners.ask_drain,
+            commands.PutDrain: writes.write,
             commands.KeepHistory: writes.write,
             commands.KeepRecovery: writes.write,
         }
@@ -143,6 +148,8 @@ class ControlLoop:
             action = event.restore
         elif isinstance(event, events.DeletionRequested | events.CollectionRequested):
             action = event.cleaning
+        elif isinstance(event, drain_events.DrainRequested | drain_events.UndrainRequested):
+            action = event.request
         else:
             return
         self._listeners.refuse(commands.Refuse(action, failure_of(error)))

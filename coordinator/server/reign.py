@@ -10,7 +10,7 @@ from typing import Self
 
 import structlog
 
-from coordinator.api import reading
+from coordinator.api import drains, reading
 from coordinator.api.desk import Desk
 from coordinator.api.identity import attempt_id
 from coordinator.api.watchers import Watchers
@@ -113,6 +113,7 @@ class Reign:
                 policies=loaded.policies,
                 histories=loaded.histories,
                 recoveries=loaded.recoveries,
+                drains=loaded.drains,
                 snapshots=loaded.snapshots,
                 now=self._clock(),
             )
@@ -203,10 +204,11 @@ class Reign:
                 job=ask.job,
                 attempt=attempt_id(ask.job, unix_s),
                 cut=ask.cut,
-                stop=False,
-                deadline_s=0.0,
+                stop=ask.stop,
+                deadline_s=ask.deadline_s,
                 unix_s=unix_s,
                 cause=ask.reason,
+                drain=ask.drain,
             )
         )
 
@@ -220,11 +222,26 @@ class Reign:
         try:
             self.tell(await reading.restore_by_itself(self.desk, ask))
         except AllstopError as error:
-            self.tell(events.RestoreUnready(ask.job, failure_of(error.at(job=ask.job))))
+            unready = failure_of(error.at(job=ask.job))
+            self.tell(events.RestoreUnready(ask.job, unready, ask.drain))
         except Exception as error:
             log.exception("a restore could not be asked for", job=ask.job)
             bug = BugError(f"a restore could not be asked for: {error!r}")
-            self.tell(events.RestoreUnready(ask.job, failure_of(bug)))
+            self.tell(events.RestoreUnready(ask.job, failure_of(bug), ask.drain))
+
+    def ask_drain(self, ask: commands.AskDrain) -> None:
+        """Ask that a node be drained, as an operator would."""
+        task = asyncio.create_task(self._ask_drain(ask), name=f"drain of {ask.node}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _ask_drain(self, ask: commands.AskDrain) -> None:
+        try:
+            self.tell(await drains.by_notice(self.desk, ask))
+        except AllstopError as error:
+            log.warning("a drain could not be asked for", node=ask.node, error=str(error))
+        except Exception:
+            log.exception("a drain could not be asked for", node=ask.node)
 
     # -- events ------------------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ class CoordinatorOptions:
     policy: Mapping[str, float] = field(default_factory=dict)  # fields of Policy
     keepalive: Keepalive = field(default_factory=Keepalive)
     http: str = ""  # host:port of page and metrics; empty: neither
+    hook_token: Path | None = None  # a file: whoever shows what is in it may use hooks
     http_must: bool = True  # else it goes on without, where somebody else has that port
     node_lease_s: float = NODE_LEASE_S  # a shim that says nothing for so long is lost
     on_serving: Callable[[Sequence[str]], None] | None = None  # gets the addresses
@@ -146,10 +147,16 @@ async def _show(
     """Serve page and metrics, if they are wanted; raises SetupError."""
     if not options.http:
         return
+    from coordinator.page.hooks import Admission, read_token
     from coordinator.page.serving import serving_page
 
     page = serving_page(
-        options.http, process.own, telemetry.metrics.registry, process.unready, tls=options.tls
+        options.http,
+        process.own,
+        telemetry.metrics.registry,
+        process.unready,
+        tls=options.tls,
+        admission=Admission(read_token(options.hook_token), options.any_role),
     )
     try:
         url = await stack.enter_async_context(page)

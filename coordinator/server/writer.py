@@ -18,7 +18,8 @@ from typing import TypeVar
 
 import structlog
 
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
+from coordinator.core.drain_records import DrainRecord
 from coordinator.core.errors import AllstopError, BugError, Fenced, Overtaken, StoreError
 from coordinator.core.failures import failure_of
 from coordinator.core.model import (
@@ -52,6 +53,7 @@ _Write = (
     | commands.CommitSnapshot
     | commands.AdmitRestore
     | commands.PutRestore
+    | commands.PutDrain
     | CLEANING
 )
 
@@ -82,6 +84,7 @@ class Writer(QuietWriter):
             commands.CommitSnapshot: self._commit,
             commands.AdmitRestore: self._admit_restore,
             commands.PutRestore: self._put_restore,
+            commands.PutDrain: self._put_drain,
             commands.MarkSnapshots: partial(cleanings.mark, store, self._put),
             commands.WeighAttempts: self._weigh,
             commands.ForgetSnapshots: partial(cleanings.forget, store, self._put),
@@ -153,6 +156,11 @@ class Writer(QuietWriter):
         if isinstance(command, CLEANING):
             log.warning("cleaning", job=command.job, action=command.cleaning, error=str(error))
             self._tell(events.StoreRefused(command.cleaning, failure_of(error.at(job=command.job))))
+            return
+        if isinstance(command, commands.PutDrain):
+            node = command.record.node
+            log.warning("a drain is not recorded", node=node, error=str(error))
+            self._tell(drain_events.DrainUnstored(node, failure_of(error)))
             return
         record, action = command.record, _action_of(command)
         self._put_later(command)
@@ -285,6 +293,12 @@ class Writer(QuietWriter):
         await self._put(lambda: self._store.put_restore(record), record.job, what)
         return events.RestoreStored(record.restore, record.state)
 
+    async def _put_drain(self, command: commands.PutDrain) -> events.Event:
+        record = command.record
+        what = f"the drain of {record.node} to {record.state}"
+        await self._put(lambda: self._store.put_drain(record), "", what)
+        return drain_events.DrainStored(record.node, record.state)
+
     async def _commit(self, command: commands.CommitSnapshot) -> events.Event:
         snapshot = command.snapshot
         try:
@@ -331,6 +345,8 @@ def _lane_of(command: _Write) -> str:
     """Cleanings have lanes of their own: no attempt waits for them. No job's name has a space."""
     if isinstance(command, CLEANING):
         return f"cleaning of {command.job}"
+    if isinstance(command, commands.PutDrain):
+        return f"drain of {command.record.node}"
     return command.record.job
 
 
@@ -338,6 +354,8 @@ def _action_of(command: _Write) -> str:
     if isinstance(command, CLEANING):
         return command.cleaning
     record = command.record
+    if isinstance(record, DrainRecord):
+        return f"drain of {record.node}"
     if isinstance(record, RestoreRecord):
         return record.restore
     return record.attempt if isinstance(record, AttemptRecord) else record.job

@@ -2,6 +2,7 @@
 
     <prefix>/leader/<lease>                                    candidates, in order of creation
     <prefix>/nodes/<node>                                      NodeFacts, under the leader's lease
+    <prefix>/drains/<node>                                     DrainRecord, until it is called off
     <prefix>/jobs/<job>                                        JobRecord, `latest` left out
     <prefix>/jobs/<job>/latest                                 id of the newest snapshot, plain text
     <prefix>/jobs/<job>/policy                                 JobPolicy, set by an operator
@@ -31,6 +32,7 @@ class Kind(StrEnum):
     """What a key holds."""
 
     NODE = "node"
+    DRAIN = "drain"
     JOB = "job"
     LATEST = "latest"
     POLICY = "policy"
@@ -70,6 +72,7 @@ class Keys:
         self.prefix = prefix.rstrip("/")
         self.leaders = f"{self.prefix}/leader/"
         self.nodes = f"{self.prefix}/nodes/"
+        self.drains = f"{self.prefix}/drains/"
         self.jobs = f"{self.prefix}/jobs/"
 
     def leader(self, lease: int) -> str:
@@ -77,6 +80,9 @@ class Keys:
 
     def node(self, node: str) -> str:
         return self.nodes + _name("node", node)
+
+    def drain(self, node: str) -> str:
+        return self.drains + _name("node", node)
 
     def job(self, job: str) -> str:
         return self.jobs + _name("job", job)
@@ -118,6 +124,8 @@ class Keys:
         """Say what a key is; what allstop did not put there is FOREIGN."""
         if key.startswith(self.nodes):
             return Place(Kind.NODE, identity=key.removeprefix(self.nodes))
+        if key.startswith(self.drains):
+            return Place(Kind.DRAIN, identity=key.removeprefix(self.drains))
         parts = key.removeprefix(self.jobs).split("/")
         if not key.startswith(self.jobs) or not all(parts):
             return Place(Kind.FOREIGN)

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from coordinator.core.drain_records import DrainRecord
 from coordinator.core.errors import StoreError
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.kept import KeptImages, Retention
@@ -53,6 +54,7 @@ class Loaded:
     policies: tuple[JobPolicy, ...] = ()
     histories: tuple[JobHistory, ...] = ()
     recoveries: tuple[JobRecovery, ...] = ()
+    drains: tuple[DrainRecord, ...] = ()
     snapshots: tuple[Snapshot, ...] = ()  # all, without workers, in the order of their commits
 
 
@@ -170,6 +172,9 @@ class Store(Protocol):
 
     async def put_recovery(self, record: JobRecovery) -> None:
         """Keep where the recovery of a job stands; the newest wins."""
+
+    async def put_drain(self, record: DrainRecord) -> None:
+        """Keep where the drain of a node stands; of one that is UNDRAINED the record goes."""
 
     async def set_retention(self, job: str, retention: Retention | None) -> None:
         """Record which snapshots of a job stay; NotFound where the job is not in the store."""

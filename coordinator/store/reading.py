@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from coordinator.codec import decode
+from coordinator.core.drain_records import DrainRecord
 from coordinator.core.errors import NotFound, StoreError, Where
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import (
@@ -35,6 +36,7 @@ RELOADS_MAX = 3  # a listing that the compaction overtook is begun anew
 
 _CLASSES: dict[Kind, type[Any]] = {
     Kind.NODE: NodeFacts,
+    Kind.DRAIN: DrainRecord,
     Kind.JOB: JobRecord,
     Kind.ATTEMPT: AttemptRecord,
     Kind.SNAPSHOT: Snapshot,
@@ -46,8 +48,8 @@ _CLASSES: dict[Kind, type[Any]] = {
     Kind.RECOVERY: JobRecovery,
 }
 OF_JOB = (Kind.POLICY, Kind.HISTORY, Kind.RECOVERY)  # what a leader does by itself
-LISTED = (Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE, Kind.SNAPSHOT, *OF_JOB)
-UNWATCHED = (Kind.WORKER, Kind.TIMELINE, Kind.FOREIGN, *OF_JOB)
+LISTED = (Kind.DRAIN, Kind.JOB, Kind.LATEST, Kind.ATTEMPT, Kind.RESTORE, Kind.SNAPSHOT, *OF_JOB)
+UNWATCHED = (Kind.DRAIN, Kind.WORKER, Kind.TIMELINE, Kind.FOREIGN, *OF_JOB)
 _Value = TypeVar("_Value")
 
 
@@ -161,6 +163,8 @@ class Reader:
         record = decode(cls, item.value, item.key)
         place = self.keys.place(item.key)
         named = {"job": place.job, str(place.kind): place.identity, "worker": place.worker}
+        if place.kind is Kind.DRAIN:
+            named["node"] = place.identity
         for name, wanted in named.items():
             if wanted and hasattr(record, name) and str(getattr(record, name)) != wanted:
                 raise StoreError(
@@ -228,7 +232,12 @@ class Reader:
             try:
                 revision, places = await self._places()
                 items = await self._points([key for key, _ in places], revision)
-                known = dict(places)
+                items += await self._all(self.keys.drains, revision)
+                known = dict(places) | {
+                    each.key: place
+                    for each in items
+                    if (place := self.keys.place(each.key)).kind is Kind.DRAIN
+                }
                 return Listing(revision, tuple((known[each.key], each) for each in items))
             except StoreError as error:
                 if COMPACTED not in error.details or not left:
@@ -296,6 +305,7 @@ class Reader:
             policies=tuple(records[Kind.POLICY]),
             histories=tuple(records[Kind.HISTORY]),
             recoveries=tuple(records[Kind.RECOVERY]),
+            drains=tuple(records[Kind.DRAIN]),
             snapshots=tuple(records[Kind.SNAPSHOT]),
         )
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from coordinator.codec import encode
 from coordinator.core.errors import BugError, NotFound, Overtaken, StoreError, Where
-from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -25,11 +24,11 @@ from coordinator.core.model import (
 from coordinator.core.snapshot import check_whole, digest_of
 from coordinator.core.timelines import Timeline
 from coordinator.store.fence import Fence
-from coordinator.store.keeping import Keeping
 from coordinator.store.keys import Kind
 from coordinator.store.kv import Compare, Delete, KeyValue, Put, Range, View
 from coordinator.store.port import ENDED_ATTEMPT, Loaded
 from coordinator.store.reading import Listing
+from coordinator.store.standing import Standing
 from coordinator.store.writing import ROUNDS_MAX, Conflict, mod, restless
 
 BATCH_OPS = 100  # of the 128 that etcd allows in one transaction
@@ -39,7 +38,7 @@ BATCH_BYTES = 1_000_000  # of the 1.5 MiB that etcd allows in one request
 _UNDONE = (AttemptState.ABORTING, AttemptState.ABORTED)
 
 
-class Records(Keeping):
+class Records(Standing):
     """The whole store; see `port.Store` for what each method promises."""
 
     def __init__(self, kv: KeyValue, fence: Fence | None = None, prefix: str = "/allstop") -> None:
@@ -191,18 +190,6 @@ class Records(Keeping):
                 except Conflict:
                     continue
             raise restless(key, where)
-
-    async def put_policy(self, policy: JobPolicy) -> None:
-        """Set a job's policy; the last one to be set counts, so only the epoch is compared."""
-        await self._write([], [Put(self.keys.policy(policy.job), encode(policy))])
-
-    async def put_history(self, history: JobHistory) -> None:
-        """Keep a job's history; advice, so only the epoch is compared."""
-        await self._write([], [Put(self.keys.history(history.job), encode(history))])
-
-    async def put_recovery(self, record: JobRecovery) -> None:
-        """Keep a job's recovery; only the leader writes it, so only the epoch is compared."""
-        await self._write([], [Put(self.keys.recovery(record.job), encode(record))])
 
     async def put_timeline(self, timeline: Timeline) -> None:
         """Keep a timeline; advice, so only the epoch is compared."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.codec import encode
+from coordinator.core.drain_records import DrainedJob, DrainRecord, DrainState, DrainStep
 from coordinator.core.errors import BugError, Fenced, NotFound, StoreError
 from coordinator.core.job_policy import (
     JobHistory,
@@ -357,6 +358,21 @@ async def test_commit_and_restore_at_once_never_both_win(bench: Bench) -> None:
 
 
 # -- policies and histories ------------------------------------------------------------------------
+
+
+async def test_drains_are_loaded_by_the_next_leader_until_they_are_called_off(bench: Bench) -> None:
+    first = await bench.store()
+    jobs = (DrainedJob("llm", DrainStep.MOVING, "a1", "why", 1),)
+    drain = DrainRecord("node-1", DrainState.DRAINING, "kernel", "reason", 5.0, 65.0, jobs)
+    gone = DrainRecord("node-2", DrainState.DRAINED)
+    for written in (DrainRecord("node-1"), drain, gone, replace(gone, state=DrainState.UNDRAINED)):
+        await first.put_drain(written)
+    await bench.rights[0].resign()
+    loaded = await (await bench.store()).load()
+    assert loaded.drains == (drain,)
+    assert not loaded.damaged
+    with pytest.raises(Fenced):
+        await first.put_drain(drain)
 
 
 async def test_a_policy_and_a_history_are_loaded_by_the_next_leader(bench: Bench) -> None:

@@ -26,6 +26,7 @@ from coordinator.core.policy import Policy
 from coordinator.link.hub import Hub
 from coordinator.store.kv import Range, below
 from tests.sim import cause, clock
+from tests.sim.drainer import Drainer
 from tests.sim.loop import DEAD, FROZEN, PROCESS, Process, SimLoop
 from tests.sim.machine import Machine
 from tests.sim.nemesis import STORE, Nemesis
@@ -209,12 +210,15 @@ class World:
                 machine.start()
         ticking = asyncio.ensure_future(self._tick())
         asking = [asyncio.ensure_future(user.run()) for user in self.users.values()]
+        drainer = Drainer(self)
+        asking.append(asyncio.ensure_future(drainer.run()))
         await self.nemesis.run(FAULTY_S)
         self.note("everything is healed")
         self.nemesis.heal()
         for task in asking:
             task.cancel()
         await asyncio.sleep(QUIET_S)
+        await drainer.lay_down()
         for user in self.users.values():
             await user.prove_alive()
         await asyncio.sleep(QUIET_S)

@@ -7,8 +7,9 @@ so a test decides the order of things and repeats them exactly.
 from collections.abc import Callable
 from dataclasses import replace
 
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.control import Control
+from coordinator.core.drain_records import DrainRecord, DrainState
 from coordinator.core.errors import AllstopError
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import (
@@ -54,6 +55,8 @@ class World:
         self.histories: dict[str, JobHistory] = {}
         self.wanted: list[commands.AskRestore] = []
         self.recoveries: dict[str, JobRecovery] = {}
+        self.notices: list[commands.AskDrain] = []
+        self.drains: dict[str, DrainRecord] = {}
 
     # -- events and commands -------------------------------------------------------------------
 
@@ -102,6 +105,8 @@ class World:
             self.histories[command.record.job] = command.record
         elif isinstance(command, commands.AskRestore):
             self.wanted.append(command)
+        elif isinstance(command, commands.AskDrain):
+            self.notices.append(command)
         elif isinstance(command, commands.KeepRecovery):
             self.recoveries[command.record.job] = command.record
         else:
@@ -137,9 +142,8 @@ class World:
         """The store carries out a write; its answer may get lost."""
         if isinstance(write, Keeping.WRITES):
             return self.keeping.apply(write)
-        if isinstance(write, commands.BeginRun):
-            self.jobs[write.record.job] = write.record
-            return events.RunBegun(write.record)
+        if isinstance(write, commands.PutDrain | commands.BeginRun):
+            return self._put(write)
         if isinstance(write, commands.PutAttempt):
             undone = write.record.state in (AttemptState.ABORTING, AttemptState.ABORTED)
             if undone and write.record.attempt in self.snapshots:
@@ -168,6 +172,15 @@ class World:
         assert isinstance(write, commands.PutRestore)
         self.restores[write.record.restore] = write.record
         return events.RestoreStored(write.record.restore, write.record.state)
+
+    def _put(self, write: commands.PutDrain | commands.BeginRun) -> events.Event:
+        if isinstance(write, commands.BeginRun):
+            self.jobs[write.record.job] = write.record
+            return events.RunBegun(write.record)
+        self.drains[write.record.node] = write.record
+        if write.record.state is DrainState.UNDRAINED:
+            self.drains.pop(write.record.node)
+        return drain_events.DrainStored(write.record.node, write.record.state)
 
     # -- shims ---------------------------------------------------------------------------------
 
@@ -306,6 +319,7 @@ class World:
             policies=tuple(self.policies.values()),
             histories=tuple(self.histories.values()),
             recoveries=tuple(self.recoveries.values()),
+            drains=tuple(self.drains.values()),
             snapshots=found.snapshots,
         )
         self.control.validate()

@@ -117,6 +117,11 @@ class Agent:
         return tuple((lane.worker.report(), lane.timer.left_s) for lane in lanes)
 
     @property
+    def hellos(self) -> int:
+        """How many times a leader was told how it is here; each of them has heard it anew."""
+        return self._hellos
+
+    @property
     def busy(self) -> bool:
         """Whether a worker lives here, or an attempt or restore has one."""
         return any(

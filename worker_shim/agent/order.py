@@ -48,6 +48,7 @@ class Order:
     connections: tuple[Endpoint, ...] = ()
     devices: tuple[GpuMove, ...] = ()
     cold: bool = False  # start the command from scratch instead of putting images back
+    stay: bool = False  # STOP: the job is to be restored at once
 
     @property
     def key(self) -> Key:

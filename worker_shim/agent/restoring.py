@@ -298,6 +298,7 @@ async def release(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     held_ms = worker.end_hold()
     deadline.lap("go on")
     worker.state = "running" if worker.alive else worker.state
+    worker.stopped = worker.stays = False  # that was the old one
     worker.restoration = None
     worker.drop_later(order.action)
     await communicators.rebuilt(worker, deadline)

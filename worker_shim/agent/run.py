@@ -20,6 +20,7 @@ from worker_shim.agent.build import build
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.follow import POLL_S, Follower
 from worker_shim.agent.leftovers import claim_node, sweep
+from worker_shim.agent.notices import Notices, Told
 from worker_shim.agent.options import ShimOptions, WorkerSpec
 from worker_shim.agent.ports import LOG, Drivers
 from worker_shim.agent.stream import Stream
@@ -34,6 +35,8 @@ log = structlog.get_logger(__name__)
 LOOK_S = 1.0
 SCRAPE_S = 2.0  # for the loop to answer a scrape
 HANGING_S = 5.0  # for a hanging store to answer once the shim has ended
+STAY_S = 300.0  # for the restore of a job that was stopped to be moved
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SIGNAL_EXIT = 128  # a shell's exit code for a program that signal N ended is 128 + N
 
 
@@ -84,13 +87,17 @@ async def _run(
         await drivers.images.warm_up()
     workers = tuple(agent.worker(spec.job, spec.worker) for spec in specs)
     code = 0
-    with _signals() as told:
+    notices = Notices(agent, drains=options.on_term_drain, grace_s=options.term_grace_s)
+    with _signals(Told(notices)) as told:
         tasks: list[asyncio.Task[None]] = []
         try:
             for worker, spec in zip(workers, specs, strict=True):
                 for note in await worker.launch(spec):
                     log.warning(note, worker=worker.name)
-            works = (stream.run(), agent.reporting(), drivers.eyes.ask(), Together(agent).run())
+            works = (
+                *(stream.run(), agent.reporting(), drivers.eyes.ask()),
+                *(Together(agent).run(), notices.run()),
+            )
             tasks = [asyncio.create_task(work) for work in works]
             shown = [agent.worker(spec.job, spec.worker) for spec in specs if spec.follow]
             followers = _followers(shown, lines=len(shown) > 1)
@@ -205,16 +212,16 @@ async def _until_end(
     agent: Agent,
     workers: tuple[Worker, ...],
     options: ShimOptions,
-    told: asyncio.Future[int],
+    told: Told,
     tasks: list[asyncio.Task[None]],
 ) -> tuple[int, str]:
     """Wait for the reason to leave; return the exit code and the reason."""
     ended_at: float | None = None
     code = 0
     while True:
-        if told.done():
-            name = signal.Signals(told.result()).name
-            return (SIGNAL_EXIT + told.result() if workers else 0), f"the shim was told {name}"
+        if (number := told.ended_by) is not None:
+            name = signal.Signals(number).name
+            return (SIGNAL_EXIT + number if workers else 0), f"the shim was told {name}"
         for task in tasks:
             if task.done():
                 task.result()  # those that last do not end by themselves: this raises their error
@@ -226,7 +233,9 @@ async def _until_end(
             ended_at = time.monotonic() if ended_at is None else ended_at
             code = _exit_code(workers, code)
             restorable = any(worker.restorable for worker in workers)
+            stays = any(worker.stays for worker in workers)
             wait_s = options.linger_s if code and restorable else 0.0
+            wait_s = max(wait_s, STAY_S) if stays else wait_s
             if time.monotonic() - ended_at >= wait_s:
                 return code, f"{_named(workers)} ended with exit code {code}"
         await agent.change(at_most_s=LOOK_S)
@@ -249,19 +258,13 @@ def _exit_code(workers: tuple[Worker, ...], before: int) -> int:
 
 
 @contextlib.contextmanager
-def _signals() -> Iterator[asyncio.Future[int]]:
-    """A future that holds the first SIGTERM or SIGINT; further ones change nothing."""
+def _signals(told: Told) -> Iterator[Told]:
+    """Hand signals to it."""
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[int] = loop.create_future()
-
-    def take(number: int) -> None:
-        if not told.done():
-            told.set_result(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, take, number)
+    for number in SIGNALS:
+        loop.add_signal_handler(number, told.take, number)
     try:
         yield told
     finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             loop.remove_signal_handler(number)

@@ -16,7 +16,7 @@ async def stop(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     await worker.kill(deadline_s=deadline.left_s)
     await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
     held_ms = worker.end_hold()
-    worker.stopped = True
+    worker.stopped, worker.stays = True, order.stay
     drop = worker.drivers.staging.drop
     await asyncio.to_thread(drop, worker.job, worker.worker, order.action)
     return Outcome(held_ms=held_ms)

@@ -84,6 +84,7 @@ class Worker:
     claimed_s: float = 0.0  # when an action took it, on the monotonic clock
     last_held_ms: int = 0
     stopped: bool = False  # a STOP order ended it
+    stays: bool = False  # that said that it is to be restored at once
     fenced: str = ""  # why it was ended: it is not the job, or not any more
     ending: bool = False  # it is being killed on purpose: nobody needs to hear of its exit
     findings: tuple[Finding, ...] = ()

@@ -75,10 +75,11 @@ export function drawNodes({ nodes }) {
 
 function nodeRow(node) {
   const why = node.reason ? element("div", { class: node.state === "lost" ? "bad note" : "dim note" }, node.reason) : null
+  const drain = node.drain ? element("div", { class: node.drain.state === "failed" ? "bad note" : "dim note" }, drainWords(node.drain)) : null
   return {
     key: node.node,
     cells: [
-      [element("span", { class: "strong" }, node.node), why],
+      [element("span", { class: "strong" }, node.node), why, drain],
       badge(node.state),
       node.workers.length ? node.workers.map((each) => workerLink(each, node.state)) : element("span", { class: "dim" }, node.state === "attached" ? "spare" : "–"),
       element("span", { class: "mono line" }, node.address),
@@ -88,6 +89,11 @@ function nodeRow(node) {
       node.criu_version || element("span", { class: "bad" }, "none that works"),
     ],
   }
+}
+
+function drainWords({ state, why, reason }) {
+  const words = { draining: "is being drained", drained: "is drained", failed: `could not be drained: ${reason}`, undraining: "takes workers again soon" }
+  return why ? `${words[state]} (${why})` : words[state]
 }
 
 function workerLink({ job, worker, state }, node) {

@@ -289,16 +289,40 @@ class ListNodesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeView(_message.Message):
-    __slots__ = ("facts", "state", "workers", "reason")
+    __slots__ = ("facts", "state", "workers", "reason", "drain")
     FACTS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
     facts: _records_pb2.NodeFacts
     state: str
     workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
     reason: str
-    def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., state: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., reason: _Optional[str] = ...) -> None: ...
+    drain: _records_pb2.DrainRecord
+    def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., state: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., reason: _Optional[str] = ..., drain: _Optional[_Union[_records_pb2.DrainRecord, _Mapping]] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ("node", "deadline_s", "why")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    deadline_s: float
+    why: str
+    def __init__(self, node: _Optional[str] = ..., deadline_s: _Optional[float] = ..., why: _Optional[str] = ...) -> None: ...
+
+class UndrainRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class DrainReply(_message.Message):
+    __slots__ = ("drain",)
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    drain: _records_pb2.DrainRecord
+    def __init__(self, drain: _Optional[_Union[_records_pb2.DrainRecord, _Mapping]] = ...) -> None: ...
 
 class ListNodesReply(_message.Message):
     __slots__ = ("nodes",)

@@ -79,6 +79,16 @@ class OperatorStub:
                 request_serializer=allstop_dot_v1_dot_operator__pb2.ShowRequest.SerializeToString,
                 response_deserializer=allstop_dot_v1_dot_operator__pb2.ShowReply.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/allstop.v1.Operator/Drain',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.DrainRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.DrainReply.FromString,
+                _registered_method=True)
+        self.Undrain = channel.unary_unary(
+                '/allstop.v1.Operator/Undrain',
+                request_serializer=allstop_dot_v1_dot_operator__pb2.UndrainRequest.SerializeToString,
+                response_deserializer=allstop_dot_v1_dot_operator__pb2.DrainReply.FromString,
+                _registered_method=True)
         self.SetPolicy = channel.unary_unary(
                 '/allstop.v1.Operator/SetPolicy',
                 request_serializer=allstop_dot_v1_dot_operator__pb2.SetPolicyRequest.SerializeToString,
@@ -182,6 +192,20 @@ class OperatorServicer:
     def Show(self, request, context):
         """Show answers for a snapshot, an attempt or a restore id.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Drain empties a node: its jobs are stopped with a checkpoint and restored on other nodes.
+        Refused, with nothing stopped, where they cannot take them or there is not enough time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Undrain(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -292,6 +316,16 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.Show,
                     request_deserializer=allstop_dot_v1_dot_operator__pb2.ShowRequest.FromString,
                     response_serializer=allstop_dot_v1_dot_operator__pb2.ShowReply.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.DrainRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.DrainReply.SerializeToString,
+            ),
+            'Undrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Undrain,
+                    request_deserializer=allstop_dot_v1_dot_operator__pb2.UndrainRequest.FromString,
+                    response_serializer=allstop_dot_v1_dot_operator__pb2.DrainReply.SerializeToString,
             ),
             'SetPolicy': grpc.unary_unary_rpc_method_handler(
                     servicer.SetPolicy,
@@ -582,6 +616,60 @@ class Operator:
             '/allstop.v1.Operator/Show',
             allstop_dot_v1_dot_operator__pb2.ShowRequest.SerializeToString,
             allstop_dot_v1_dot_operator__pb2.ShowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allstop.v1.Operator/Drain',
+            allstop_dot_v1_dot_operator__pb2.DrainRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.DrainReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Undrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/allstop.v1.Operator/Undrain',
+            allstop_dot_v1_dot_operator__pb2.UndrainRequest.SerializeToString,
+            allstop_dot_v1_dot_operator__pb2.DrainReply.FromString,
             options,
             channel_credentials,
             insecure,

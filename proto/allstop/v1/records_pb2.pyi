@@ -101,6 +101,26 @@ class RecoveryState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RECOVERY_STATE_GIVEN_UP: _ClassVar[RecoveryState]
     RECOVERY_STATE_FINISHED: _ClassVar[RecoveryState]
 
+class DrainState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAIN_STATE_UNSPECIFIED: _ClassVar[DrainState]
+    DRAIN_STATE_DRAINING: _ClassVar[DrainState]
+    DRAIN_STATE_DRAINED: _ClassVar[DrainState]
+    DRAIN_STATE_FAILED: _ClassVar[DrainState]
+    DRAIN_STATE_UNDRAINING: _ClassVar[DrainState]
+    DRAIN_STATE_UNDRAINED: _ClassVar[DrainState]
+
+class DrainStep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAIN_STEP_UNSPECIFIED: _ClassVar[DrainStep]
+    DRAIN_STEP_WAITING: _ClassVar[DrainStep]
+    DRAIN_STEP_STOPPING: _ClassVar[DrainStep]
+    DRAIN_STEP_MOVING: _ClassVar[DrainStep]
+    DRAIN_STEP_RETURNING: _ClassVar[DrainStep]
+    DRAIN_STEP_MOVED: _ClassVar[DrainStep]
+    DRAIN_STEP_STAYED: _ClassVar[DrainStep]
+    DRAIN_STEP_STRANDED: _ClassVar[DrainStep]
+
 class When(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WHEN_UNSPECIFIED: _ClassVar[When]
@@ -175,6 +195,20 @@ RECOVERY_STATE_RECOVERING: RecoveryState
 RECOVERY_STATE_WAITING: RecoveryState
 RECOVERY_STATE_GIVEN_UP: RecoveryState
 RECOVERY_STATE_FINISHED: RecoveryState
+DRAIN_STATE_UNSPECIFIED: DrainState
+DRAIN_STATE_DRAINING: DrainState
+DRAIN_STATE_DRAINED: DrainState
+DRAIN_STATE_FAILED: DrainState
+DRAIN_STATE_UNDRAINING: DrainState
+DRAIN_STATE_UNDRAINED: DrainState
+DRAIN_STEP_UNSPECIFIED: DrainStep
+DRAIN_STEP_WAITING: DrainStep
+DRAIN_STEP_STOPPING: DrainStep
+DRAIN_STEP_MOVING: DrainStep
+DRAIN_STEP_RETURNING: DrainStep
+DRAIN_STEP_MOVED: DrainStep
+DRAIN_STEP_STAYED: DrainStep
+DRAIN_STEP_STRANDED: DrainStep
 WHEN_UNSPECIFIED: When
 WHEN_NEVER: When
 WHEN_SECONDS: When
@@ -808,6 +842,38 @@ class JobRecovery(_message.Message):
     skipped: _containers.RepeatedScalarFieldContainer[str]
     story: _containers.RepeatedCompositeFieldContainer[StoryLine]
     def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ...) -> None: ...
+
+class DrainedJob(_message.Message):
+    __slots__ = ("job", "step", "snapshot", "why", "tries")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    TRIES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    step: DrainStep
+    snapshot: str
+    why: str
+    tries: int
+    def __init__(self, job: _Optional[str] = ..., step: _Optional[_Union[DrainStep, str]] = ..., snapshot: _Optional[str] = ..., why: _Optional[str] = ..., tries: _Optional[int] = ...) -> None: ...
+
+class DrainRecord(_message.Message):
+    __slots__ = ("node", "state", "why", "reason", "requested_unix_s", "deadline_unix_s", "jobs")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    state: DrainState
+    why: str
+    reason: str
+    requested_unix_s: float
+    deadline_unix_s: float
+    jobs: _containers.RepeatedCompositeFieldContainer[DrainedJob]
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[_Union[DrainState, str]] = ..., why: _Optional[str] = ..., reason: _Optional[str] = ..., requested_unix_s: _Optional[float] = ..., deadline_unix_s: _Optional[float] = ..., jobs: _Optional[_Iterable[_Union[DrainedJob, _Mapping]]] = ...) -> None: ...
 
 class JobPolicy(_message.Message):
     __slots__ = ("job", "when", "cut", "interval_s", "interval_steps", "mtbf_s", "budget", "least_s", "most_s", "set_unix_s", "on_failure", "tries", "grace_s", "wait_s", "hung", "last_resort")

@@ -1,6 +1,7 @@
 from allstop.v1 import logs_pb2 as _logs_pb2
 from allstop.v1 import records_pb2 as _records_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -8,8 +9,17 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class NoticeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NOTICE_KIND_UNSPECIFIED: _ClassVar[NoticeKind]
+    NOTICE_KIND_DRAIN: _ClassVar[NoticeKind]
+    NOTICE_KIND_CHECKPOINT: _ClassVar[NoticeKind]
+NOTICE_KIND_UNSPECIFIED: NoticeKind
+NOTICE_KIND_DRAIN: NoticeKind
+NOTICE_KIND_CHECKPOINT: NoticeKind
+
 class ShimMessage(_message.Message):
-    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting", "done", "doing")
+    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting", "done", "doing", "notice")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +32,7 @@ class ShimMessage(_message.Message):
     MEETING_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     DOING_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     result: OrderResult
@@ -34,7 +45,8 @@ class ShimMessage(_message.Message):
     meeting: Meeting
     done: StoreTaskResult
     doing: StoreTaskProgress
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., done: _Optional[_Union[StoreTaskResult, _Mapping]] = ..., doing: _Optional[_Union[StoreTaskProgress, _Mapping]] = ...) -> None: ...
+    notice: NoticeGiven
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., done: _Optional[_Union[StoreTaskResult, _Mapping]] = ..., doing: _Optional[_Union[StoreTaskProgress, _Mapping]] = ..., notice: _Optional[_Union[NoticeGiven, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("facts", "highest_epoch", "workers", "session", "number")
@@ -57,6 +69,16 @@ class Report(_message.Message):
     facts: _records_pb2.NodeFacts
     workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
     def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ...) -> None: ...
+
+class NoticeGiven(_message.Message):
+    __slots__ = ("kind", "deadline_ms", "why")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    kind: NoticeKind
+    deadline_ms: int
+    why: str
+    def __init__(self, kind: _Optional[_Union[NoticeKind, str]] = ..., deadline_ms: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class WorkerExited(_message.Message):
     __slots__ = ("job", "worker", "incarnation", "exit_code", "log_tail")
@@ -399,8 +421,10 @@ class PersistOrder(_message.Message):
     def __init__(self, base: _Optional[str] = ...) -> None: ...
 
 class StopOrder(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("stay",)
+    STAY_FIELD_NUMBER: _ClassVar[int]
+    stay: bool
+    def __init__(self, stay: _Optional[bool] = ...) -> None: ...
 
 class UndoOrder(_message.Message):
     __slots__ = ("reason", "kill", "keep")

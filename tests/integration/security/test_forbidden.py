@@ -67,6 +67,8 @@ REQUESTS = {
     "ListSnapshots": "ListSnapshotsRequest",
     "Show": "ShowRequest",
     "ReadLogs": "ReadLogsRequest",
+    "Drain": "DrainRequest",
+    "Undrain": "UndrainRequest",
     "SetPolicy": "SetPolicyRequest",
     "GetPolicy": "GetPolicyRequest",
     "GetStory": "GetStoryRequest",

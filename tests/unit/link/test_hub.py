@@ -11,7 +11,7 @@ from coordinator.core import commands, events
 from coordinator.core.errors import AllstopError, Fenced, LinkError
 from coordinator.core.kept import KeptImages
 from coordinator.core.model import Phase
-from coordinator.link import wire
+from coordinator.link import telling
 from coordinator.link.hub import Branch, Hub
 from coordinator.link.mapping import unpacked
 from tests.support.fake_node import PROGRAM, facts_of
@@ -232,7 +232,7 @@ async def test_a_defect_ends_the_stream_it_is_about_and_no_other(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(wire, "exit_event", broken)
+    monkeypatch.setattr(telling, "exit_event", broken)
     say(hub, branch, 1, exited=shim_pb2.WorkerExited(job="llm"))
     hub.flush()
     assert down.dismissed() == [1]

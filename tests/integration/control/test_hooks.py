@@ -1,0 +1,157 @@
+"""`POST /hooks/drain` over real HTTP and TLS: who may, what is understood, what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from coordinator.core.drain_records import DrainState
+from coordinator.core.errors import BadRequest, SetupError
+from coordinator.link.security import NO_TLS, Tls
+from coordinator.page.hooks import Admission, Wanted, read_token, wanted_of
+from coordinator.page.serving import serving_page
+from tests.integration.control.test_recovery import until
+from tests.support.certificates import Certificates
+from tests.support.cluster import Cluster, cluster
+
+TOKEN = "0123456789abcdef"
+NOW_S = 1_780_000_000.0
+AT = "2026-05-28T20:28:40+00:00"  # two minutes after it
+
+
+def page(case: Cluster, address: str = "127.0.0.1:0", tls: Tls = NO_TLS) -> Any:
+    """The page of the case's coordinator, with hooks for TOKEN."""
+    return serving_page(
+        address, case.address, CollectorRegistry(), lambda: "", tls=tls, admission=Admission(TOKEN)
+    )
+
+
+async def post(url: str, body: Any, *, token: str = "", tls: Tls | None = None) -> tuple[int, Any]:
+    """Status and body of an answer."""
+
+    def ask() -> tuple[int, Any]:
+        port = urlsplit(url).port or 0
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if tls is None:
+            made = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        else:
+            context = ssl.create_default_context(cafile=str(tls.ca))
+            context.load_cert_chain(str(tls.certificate), str(tls.key))
+            made = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        text = body if isinstance(body, bytes) else json.dumps(body).encode()
+        with contextlib.closing(made):
+            made.request("POST", "/hooks/drain", text, headers)
+            answer = made.getresponse()
+            return answer.status, json.loads(answer.read())
+
+    return await asyncio.to_thread(ask)
+
+
+async def test_a_notice_drains_a_node_and_only_who_may_can_give_it() -> None:
+    notice = {"node": "node-1", "deadline_s": 60, "why": "preempted"}
+    async with cluster(2, spares=1) as case, page(case) as url:
+        for token in ("", "wrong", TOKEN[:-1], f"{TOKEN}0"):
+            status, told = await post(url, notice, token=token)
+            assert (status, told["error"]["kind"]) == (403, "Forbidden")
+        assert not any(view.drain for view in await case.client.nodes())
+        status, told = await post(url, notice, token=TOKEN)
+        assert (status, told["drain"]["state"]) == (202, "DRAINING")
+
+        def drained(nodes: Any) -> bool:
+            return nodes[1].drain is not None and nodes[1].drain.state is DrainState.DRAINED
+
+        nodes = await until(case.client.nodes, drained)
+        assert nodes[1].drain is not None
+        assert nodes[1].drain.why == "preempted"
+
+
+async def test_what_is_refused_says_why() -> None:
+    async with cluster(2) as case, page(case) as url:
+        for body, status, kind in (
+            ({"node": "node-1"}, 409, "NoPlan"),
+            ({"node": "nobody"}, 404, "NotFound"),
+            ({}, 400, "BadRequest"),
+            ([], 400, "BadRequest"),
+            (b"{", 400, "BadRequest"),
+            (b" " * 70_000, 400, "BadRequest"),
+            ({"node": "node-1", "deadline_s": -1}, 400, "BadRequest"),
+        ):
+            answer = await post(url, body, token=TOKEN)
+            assert (answer[0], answer[1]["error"]["kind"]) == (status, kind), body
+
+
+async def test_a_certificate_of_an_operator_may_and_others_may_not(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    tls = certificates.of("coordinator", "c0")
+    async with cluster(2, spares=1) as case, page(case, "0.0.0.0:0", tls) as url:
+        assert url.startswith("https:")
+        for role in ("viewer", "shim"):
+            other = certificates.of(role, "node-1")
+            status, told = await post(url, {"node": "node-1"}, tls=other)
+            assert (status, told["error"]["kind"]) == (403, "Forbidden")
+            assert f"{role} node-1 may not Drain" in told["error"]["what"]
+        operator = certificates.of("operator", "ada")
+        status, told = await post(url, {"node": "node-1"}, tls=operator)
+        assert (status, told["drain"]["node"]) == (202, "node-1")
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ({"node": "n1"}, Wanted("n1", 0.0, "a notice by HTTP")),
+        ({"node": "n1", "deadline_s": 30, "why": "x"}, Wanted("n1", 30.0, "x")),
+        ({"node": "n1", "action": "terminate", "time": AT}, Wanted("n1", 120.0, "terminate")),
+        (
+            {"kind": "DrainRequest", "spec": {"nodeName": "n1", "reason": "XID 79"}},
+            Wanted("n1", 0.0, "XID 79"),
+        ),
+        (
+            {"kind": "DrainRequest", "spec": {"nodeName": "n1"}},
+            Wanted("n1", 0.0, "DrainRequest"),
+        ),
+    ],
+)
+def test_shapes_that_are_understood(body: Any, wanted: Wanted) -> None:
+    assert wanted_of(body, NOW_S) == wanted
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"node": 7},
+        {"node": "n1", "deadline_s": "soon"},
+        {"node": "n1", "deadline_s": True},
+        {"node": "n1", "time": "soon"},
+        {"node": "n1", "time": "2026-05-28T20:27:20"},
+        {"node": "n1", "time": "2020-01-01T00:00:00+00:00"},
+        {"kind": "DrainRequest", "node": "", "spec": {}},
+    ],
+)
+def test_shapes_that_are_not(body: Any) -> None:
+    with pytest.raises(BadRequest):
+        wanted_of(body, NOW_S)
+
+
+def test_a_token_is_a_secret(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    with pytest.raises(SetupError):
+        read_token(path)
+    path.write_text(f"{TOKEN}\n")
+    path.chmod(0o644)
+    with pytest.raises(SetupError, match="read by others"):
+        read_token(path)
+    path.chmod(0o600)
+    assert read_token(path) == TOKEN
+    path.write_text("short")
+    with pytest.raises(SetupError, match="too short"):
+        read_token(path)
+    assert read_token(None) == ""

@@ -1,0 +1,90 @@
+"""Words of drains for tests of the core: ask for one, serve it, and see how it stands."""
+
+from __future__ import annotations
+
+from coordinator.core import drain_events, events
+from coordinator.core.drain_records import DrainState
+from tests.support.core_world import World
+
+D = DrainState
+
+
+def drain(world: World, node: str = "node-2", deadline_s: float = 0.0) -> str:
+    """Ask for it; the id of the request."""
+    request = f"drain {node} {world.now}"
+    newest = {made.job: made for made in world.snapshots.values()}
+    files = tuple(n.facts for n in world.nodes.values() if n.attached)
+    world.event(
+        drain_events.DrainRequested(
+            node, request, "kernel update", deadline_s, 1000.0 + world.now,
+            tuple(newest.values()), files,
+        )
+    )  # fmt: skip
+    return request
+
+
+def undrain(world: World, node: str = "node-2") -> None:
+    world.event(drain_events.UndrainRequested(node, "undrain"))
+    world.store()
+
+
+def serve(world: World) -> int:
+    """What the server does with what the core asks for; how many that was."""
+    due, world.due = world.due, []
+    wanted, world.wanted = world.wanted, []
+    for each in due:
+        world.event(
+            events.CheckpointRequested(
+                each.job, f"a{len(world.attempts) + 1}-{world.now:.1f}", each.cut, each.stop,
+                each.deadline_s, 1000.0 + world.now, cause=each.reason, drain=each.drain,
+            )
+        )  # fmt: skip
+    for ask in wanted:
+        left = [name for name in world.snapshots if name not in ask.skip]
+        world.event(
+            events.RestoreRequested(
+                ask.job, f"r{len(world.restores) + 1}-{world.now:.1f}",
+                world.snapshots[ask.snapshot or left[-1]], 0.0, 1000.0 + world.now,
+                tuple(n.facts for n in world.nodes.values() if n.attached),
+                cause=ask.cause, drain=ask.drain, anywhere=ask.anywhere,
+            )
+        )  # fmt: skip
+    return len(due) + len(wanted)
+
+
+def go_on(world: World, seconds: float = 5.0) -> None:
+    """Everybody answers, time passes, and what is asked for is begun, so long."""
+    until = world.now + seconds
+    while world.now < until:
+        serve(world)
+        world.settle()
+        tell(world)
+        world.settle()
+        world.tick(0.5)
+
+
+def tell(world: World) -> None:
+    """Every shim in reach tells how its workers are."""
+    for node in world.nodes.values():
+        if node.attached:
+            world.report(node.name)
+
+
+def record(world: World, node: str = "node-2") -> object:
+    return world.control.drain(node)
+
+
+def state(world: World, node: str = "node-2") -> DrainState:
+    found = world.control.drain(node)
+    return found.state if found is not None else D.UNDRAINED
+
+
+def places(world: World) -> list[str]:
+    (job,) = world.control.jobs()
+    return list(job.nodes) if job.state == "running" else [job.state]
+
+
+def on(world: World, node: str) -> list[str]:
+    """How the workers on a node are that have not ended."""
+    (view,) = (each for each in world.control.nodes() if each.facts.node == node)
+    return [worker.state for worker in view.workers if worker.state != "exited"]
