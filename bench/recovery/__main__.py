@@ -1,0 +1,157 @@
+"""`python -m bench.recovery [--runs N] [--only NAME]`: play the proof and print what it shows.
+
+Every run is written to the results at once, so that a bench that is cut off has told what it saw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from bench.recovery import picture, table
+from bench.recovery.allstop_policy import Allstop
+from bench.recovery.contender import REPOSITORY, Contender
+from bench.recovery.counting import marked_lines
+from bench.recovery.playing import play
+from bench.recovery.ray_train import RayTrain
+from bench.recovery.schedule import draw
+from bench.recovery.torchft_groups import Torchft
+from bench.recovery.torchrun_alone import Plain, TorchrunAlone
+from coordinator.core.errors import SetupError
+from lab.memory import total_memory_bytes
+
+RESULTS = REPOSITORY / "bench" / "results"
+OFTEN, SELDOM = 2, 10  # epochs between two snapshot files: about one second, and five
+EVERY_S = 5.0
+
+
+def contenders() -> list[Contender]:
+    """All of them, anew: one object plays one run."""
+    return [
+        Plain(),
+        TorchrunAlone(OFTEN),
+        TorchrunAlone(SELDOM),
+        Torchft(),
+        RayTrain(SELDOM),
+        Allstop(EVERY_S),
+    ]
+
+
+def anew(name: str) -> Contender:
+    """A contender for the next run."""
+    return next(one for one in contenders() if one.name == name)
+
+
+class Bench:
+    """What was found so far, and where it is kept."""
+
+    def __init__(self, options: argparse.Namespace, say: Console) -> None:
+        self.options, self.say = options, say
+        self.path = options.output
+        self.found: dict[str, Any] = {
+            "date": datetime.date.today().isoformat(),
+            "machine": machine(),
+            "settings": {
+                "epochs": options.epochs,
+                "kills": options.kills,
+                "seed": options.seed,
+                "runs": options.runs,
+            },
+            "contenders": [],
+            "undisturbed": [],
+            "runs": [],
+        }
+
+    def run(self) -> dict[str, Any]:
+        """All rounds; in each the plain script first, then every contender."""
+        names = [name for one in contenders() if self.ready(one) for name in [one.name]]
+        for index in range(self.options.runs):
+            seed = self.options.seed + index
+            for name in names:
+                self.play(name, seed, 0 if name == "plain" else self.options.kills, "runs")
+            if index == 0 and not self.options.no_undisturbed:
+                for name in names[1:]:
+                    self.play(name, seed, 0, "undisturbed")
+        return self.found
+
+    def ready(self, one: Contender) -> bool:
+        """Prepare it, and note why where that fails."""
+        if self.options.only and one.name not in (*self.options.only, "plain"):
+            return False
+        left_out = ""
+        self.say.print(f"preparing: {one.title}", style="dim")
+        try:
+            one.prepare()
+        except SetupError as error:
+            left_out = str(error)
+            self.say.print(f"{one.title}: left out, {error}")
+        self.found["contenders"].append(
+            {
+                "name": one.name,
+                "title": one.title,
+                "state": one.state,
+                "lines": marked_lines(one.script.read_text()),
+                "left_out": left_out,
+            }
+        )
+        return not left_out
+
+    def play(self, name: str, seed: int, kills: int, where: str) -> None:
+        """One run; its course is told in a line."""
+        run = play(anew(name), draw(seed, kills), seed=seed, epochs=self.options.epochs)
+        self.found[where].append(run.to_fields())
+        ended = f"{run.wall_s:.1f} s" if run.finished else run.why
+        back = ", ".join(f"{one.new_s:.1f} s" for one in run.recoveries)
+        self.say.print(
+            f"{name}, seed {seed}, {kills} kills: {ended}; new steps after {back or '-'}"
+        )
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.found, indent=1) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """The machine in words, without its name."""
+    return {
+        "cores": os.cpu_count(),
+        "memory_gib": round(total_memory_bytes() / 2**30),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "architecture": platform.machine(),
+    }
+
+
+def main() -> None:
+    """Play, or show what was played: a table on stdout, a picture beside the results."""
+    parser = argparse.ArgumentParser(prog="bench.recovery", description=__doc__.split("\n")[0])
+    names = [one.name for one in contenders()]
+    parser.add_argument("--runs", type=int, default=5, help="rounds, each with kills of its own")
+    parser.add_argument("--kills", type=int, default=2, help="nodes lost in a run")
+    parser.add_argument("--epochs", type=int, default=80, help="of 23 steps each")
+    parser.add_argument("--seed", type=int, default=1, help="of the first round; counts up")
+    parser.add_argument("--only", choices=names, action="append", help="may be repeated")
+    parser.add_argument("--no-undisturbed", action="store_true", help="none without kills")
+    parser.add_argument("--output", type=Path, default=RESULTS / "recovery.json")
+    parser.add_argument("--show", action="store_true", help="play nothing, show what is there")
+    options = parser.parse_args()
+    say = Console(stderr=True, highlight=False, soft_wrap=True)
+    if options.show:
+        found = json.loads(options.output.read_text())
+    elif os.geteuid() != 0:
+        raise SystemExit("bench.recovery: a lab of namespaces needs root")
+    else:
+        found = Bench(options, say).run()
+    options.output.with_suffix(".svg").write_text(picture.svg(found))
+    print(table.markdown(found))
+    print()
+    print(table.undisturbed(found))
+
+
+if __name__ == "__main__":
+    main()
