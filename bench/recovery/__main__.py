@@ -22,7 +22,7 @@ from bench.recovery.counting import marked_lines
 from bench.recovery.playing import play
 from bench.recovery.ray_train import RayTrain
 from bench.recovery.schedule import draw
-from bench.recovery.torchft_groups import Torchft
+from bench.recovery.torchft_groups import NIGHTLY, RELEASE, Torchft
 from bench.recovery.torchrun_alone import Plain, TorchrunAlone
 from coordinator.core.errors import SetupError
 from lab.memory import total_memory_bytes
@@ -38,7 +38,8 @@ def contenders() -> list[Contender]:
         Plain(),
         TorchrunAlone(OFTEN),
         TorchrunAlone(SELDOM),
-        Torchft(),
+        Torchft(RELEASE),
+        Torchft(NIGHTLY),
         RayTrain(SELDOM),
         Allstop(EVERY_S),
     ]
@@ -58,32 +59,33 @@ class Bench:
         self.found: dict[str, Any] = {
             "date": datetime.date.today().isoformat(),
             "machine": machine(),
-            "settings": {
-                "epochs": options.epochs,
-                "kills": options.kills,
-                "seed": options.seed,
-                "runs": options.runs,
-            },
+            "settings": {"epochs": options.epochs, "kills": options.kills},
             "contenders": [],
             "undisturbed": [],
             "runs": [],
         }
+        if options.add and self.path.exists():
+            before = json.loads(self.path.read_text())
+            if before["settings"] != self.found["settings"]:
+                raise SystemExit(f"{self.path} has other settings: {before['settings']}")
+            self.found = before
 
     def run(self) -> dict[str, Any]:
-        """All rounds; in each the plain script first, then every contender."""
-        names = [name for one in contenders() if self.ready(one) for name in [one.name]]
+        """All rounds, and once in the first each contender without kills."""
+        names = [one.name for one in contenders() if self.ready(one)]
         for index in range(self.options.runs):
             seed = self.options.seed + index
             for name in names:
                 self.play(name, seed, 0 if name == "plain" else self.options.kills, "runs")
             if index == 0 and not self.options.no_undisturbed:
-                for name in names[1:]:
-                    self.play(name, seed, 0, "undisturbed")
+                for name in names:
+                    if name != "plain":
+                        self.play(name, seed, 0, "undisturbed")
         return self.found
 
     def ready(self, one: Contender) -> bool:
         """Prepare it, and note why where that fails."""
-        if self.options.only and one.name not in (*self.options.only, "plain"):
+        if self.options.only and one.name not in self.options.only:
             return False
         left_out = ""
         self.say.print(f"preparing: {one.title}", style="dim")
@@ -92,15 +94,17 @@ class Bench:
         except SetupError as error:
             left_out = str(error)
             self.say.print(f"{one.title}: left out, {error}")
-        self.found["contenders"].append(
-            {
-                "name": one.name,
-                "title": one.title,
-                "state": one.state,
-                "lines": marked_lines(one.script.read_text()),
-                "left_out": left_out,
-            }
-        )
+        about = {
+            "name": one.name,
+            "title": one.title,
+            "state": one.state,
+            "lines": marked_lines(one.script.read_text()),
+            "left_out": left_out,
+        }
+        order = [each.name for each in contenders()]
+        others = [each for each in self.found["contenders"] if each["name"] != one.name]
+        known = sorted([*others, about], key=lambda each: order.index(each["name"]))
+        self.found["contenders"] = known
         return not left_out
 
     def play(self, name: str, seed: int, kills: int, where: str) -> None:
@@ -133,11 +137,12 @@ def main() -> None:
     names = [one.name for one in contenders()]
     parser.add_argument("--runs", type=int, default=5, help="rounds, each with kills of its own")
     parser.add_argument("--kills", type=int, default=2, help="nodes lost in a run")
-    parser.add_argument("--epochs", type=int, default=80, help="of 23 steps each")
+    parser.add_argument("--epochs", type=int, default=60, help="of 23 steps each")
     parser.add_argument("--seed", type=int, default=1, help="of the first round; counts up")
     parser.add_argument("--only", choices=names, action="append", help="may be repeated")
     parser.add_argument("--no-undisturbed", action="store_true", help="none without kills")
     parser.add_argument("--output", type=Path, default=RESULTS / "recovery.json")
+    parser.add_argument("--add", action="store_true", help="to the results that are there")
     parser.add_argument("--show", action="store_true", help="play nothing, show what is there")
     options = parser.parse_args()
     say = Console(stderr=True, highlight=False, soft_wrap=True)

@@ -66,7 +66,7 @@ class RayTrain(Basic):
     def start(self, stage: Stage) -> None:
         control, address = stage.lab.control, stage.lab.control.address
         head = ["--head", f"--port={PORT}", f"--node-ip-address={address}", "--num-cpus=0"]
-        head += ["--include-dashboard=false", f"--temp-dir={DISK / 'ray'}"]
+        head += [f"--temp-dir={DISK / 'ray'}"]
         self._ray(stage, control, [*head, f"--object-store-memory={OBJECT_STORE_BYTES}"])
         for node in (*NODES, SPARE):
             self.returned(stage, node)

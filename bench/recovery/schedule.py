@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LEAST_S, MOST_S = 12.0, 22.0
+LEAST_S, MOST_S = 8.0, 14.0
 
 
 @dataclass(frozen=True)
