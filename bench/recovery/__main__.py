@@ -71,16 +71,15 @@ class Bench:
             self.found = before
 
     def run(self) -> dict[str, Any]:
-        """All rounds, and once in the first each contender without kills."""
+        """Each contender once without kills, then all rounds."""
         names = [one.name for one in contenders() if self.ready(one)]
-        for index in range(self.options.runs):
-            seed = self.options.seed + index
+        if self.options.undisturbed:
+            for name in names:
+                if name != "plain":
+                    self.play(name, self.options.seed, 0, "undisturbed")
+        for seed in range(self.options.seed, self.options.seed + self.options.runs):
             for name in names:
                 self.play(name, seed, 0 if name == "plain" else self.options.kills, "runs")
-            if index == 0 and not self.options.no_undisturbed:
-                for name in names:
-                    if name != "plain":
-                        self.play(name, seed, 0, "undisturbed")
         return self.found
 
     def ready(self, one: Contender) -> bool:
@@ -140,7 +139,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=60, help="of 23 steps each")
     parser.add_argument("--seed", type=int, default=1, help="of the first round; counts up")
     parser.add_argument("--only", choices=names, action="append", help="may be repeated")
-    parser.add_argument("--no-undisturbed", action="store_true", help="none without kills")
+    parser.add_argument(
+        "--undisturbed",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="first a run of each without kills",
+    )
     parser.add_argument("--output", type=Path, default=RESULTS / "recovery.json")
     parser.add_argument("--add", action="store_true", help="to the results that are there")
     parser.add_argument("--show", action="store_true", help="play nothing, show what is there")
