@@ -67,7 +67,7 @@ test-gpu: .venv/.stamp tools ## the tests that need a GPU, by library and progra
 bench-gpu: .venv/.stamp tools ## measure what device memory costs on this machine's GPU (root)
 	@$(BIN)/python -m bench --only gpu $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
-bench-recovery: .venv/.stamp tools ## lost nodes under torchrun, torchft, Ray Train and allstop, side by side; RUNS=5 (root, half an hour)
+bench-recovery: .venv/.stamp tools ## lost nodes under torchrun, torchft, Ray Train and allstop, side by side; RUNS=5 (root, an hour)
 	@$(BIN)/python -m bench.recovery --runs $(RUNS) $(ARGS)
 
 clean: ## remove what was made here: .venv, .tools, pictures, caches

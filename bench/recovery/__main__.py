@@ -116,7 +116,19 @@ class Bench:
             f"{name}, seed {seed}, {kills} kills: {ended}; new steps after {back or '-'}"
         )
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps(self.found, indent=1) + "\n")
+        self.path.write_text(text_of(self.found))
+
+
+def text_of(found: dict[str, Any]) -> str:
+    """JSON with a line for each run, so that two results can be compared."""
+    parts = []
+    for name, value in found.items():
+        if isinstance(value, list):
+            lines = ",\n".join(json.dumps(one) for one in value)
+            parts.append(f'"{name}": [\n{lines}\n]')
+        else:
+            parts.append(f'"{name}": {json.dumps(value)}')
+    return "{" + ",\n".join(parts) + "}\n"
 
 
 def machine() -> dict[str, Any]:
@@ -157,9 +169,10 @@ def main() -> None:
     else:
         found = Bench(options, say).run()
     options.output.with_suffix(".svg").write_text(picture.svg(found))
-    print(table.markdown(found))
-    print()
-    print(table.undisturbed(found))
+    if options.output == RESULTS / "recovery.json":
+        page = REPOSITORY / "README.md"
+        page.write_text(table.put_into(page.read_text(), found))
+    print(table.whole(found))
 
 
 if __name__ == "__main__":

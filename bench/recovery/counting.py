@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -62,13 +63,13 @@ def stopped_s(seen: Sequence[Seen], checkpoints: Iterable[int], kills: Sequence[
     apart = [end - begin for _, begin, end in gaps if end - begin > TOGETHER_S]
     usual = statistics.median(apart) if apart else 0.0
     taken = 0.0
-    for step in checkpoints:
-        near = [
+    for step, times in Counter(checkpoints).items():  # twice where it was done again
+        near = sorted(
             end - begin
             for at, begin, end in gaps
             if abs(at - step) <= AROUND and not any(begin <= kill <= end for kill in kills)
-        ]
-        taken += max(0.0, max(near, default=0.0) - usual)
+        )
+        taken += sum(max(0.0, gap - usual) for gap in near[-times:])
     return taken
 
 

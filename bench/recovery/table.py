@@ -7,6 +7,7 @@ from typing import Any
 
 from bench.recovery.counting import Spread
 
+BEGIN, END = "<!-- recovery -->", "<!-- end of recovery -->"
 HEADER = (
     "",
     "runs",
@@ -87,6 +88,26 @@ def markdown(found: Mapping[str, Any]) -> str:
         if told["left_out"]:
             lines += ["", f"{told['title']} did not run: {told['left_out']}"]
     return "\n".join(lines)
+
+
+def whole(found: Mapping[str, Any]) -> str:
+    """Everything there is to say: where and when, the table, and what it costs without kills."""
+    machine, settings = found["machine"], found["settings"]
+    where = (
+        f"{found['date']}, {machine['cores']} cores, {machine['memory_gib']} GiB, Linux "
+        f"{machine['kernel'].split('-')[0]}, {machine['architecture']}; "
+        f"{settings['kills']} kills a run, {settings['epochs']} epochs"
+    )
+    lines = [f"* {line}" for line in undisturbed(found).splitlines()]
+    quiet = ["", "Without any kill (one run each):", "", *lines] if lines else []
+    return "\n".join([markdown(found), "", f"Played on {where}.", *quiet])
+
+
+def put_into(page: str, found: Mapping[str, Any]) -> str:
+    """The page with what stands between its marks replaced."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}\n{whole(found)}\n{end}{after}" if begin and end else page
 
 
 def undisturbed(found: Mapping[str, Any]) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from xml.etree import ElementTree
 
 from bench.recovery import picture, table
+from bench.recovery.contender import REPOSITORY
+
+RESULTS = REPOSITORY / "bench" / "results" / "recovery.json"
 
 
 def run(name: str, seed: int, digest: str, *, finished: bool = True, **more: Any) -> dict[str, Any]:
@@ -68,3 +72,21 @@ def test_the_picture_is_well_formed_and_has_a_bar_for_each_that_ran() -> None:
     words = [node.text for node in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert {"the plain", "the exact", "the other"} <= set(words)
     assert "the absent" not in words
+
+
+def test_the_readme_shows_the_results_that_are_there() -> None:
+    found = json.loads(RESULTS.read_text())
+    page = (REPOSITORY / "README.md").read_text()
+    assert table.put_into(page, found) == page, "`make bench-recovery ARGS=--show` writes it"
+    assert RESULTS.with_suffix(".svg").read_text() == picture.svg(found)
+
+
+def test_a_page_without_marks_stays_as_it_is() -> None:
+    found = {**FOUND, "date": "2026-01-01", "settings": {"kills": 2, "epochs": 3}}
+    found["machine"] = {"cores": 2, "memory_gib": 24, "kernel": "6.1-x", "architecture": "x86_64"}
+    assert table.put_into("nothing", found) == "nothing"
+    marked = f"a\n{table.BEGIN}\nold\n{table.END}\nb"
+    put = table.put_into(marked, found)
+    assert "old" not in put
+    assert "Linux 6.1, x86_64" in put
+    assert table.put_into(put, found) == put
