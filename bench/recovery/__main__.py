@@ -25,6 +25,7 @@ from bench.recovery.schedule import draw
 from bench.recovery.torchft_groups import NIGHTLY, RELEASE, Torchft
 from bench.recovery.torchrun_alone import Plain, TorchrunAlone
 from coordinator.core.errors import SetupError
+from lab.demo.run import interruptible
 from lab.memory import total_memory_bytes
 
 RESULTS = REPOSITORY / "bench" / "results"
@@ -167,7 +168,8 @@ def main() -> None:
     elif os.geteuid() != 0:
         raise SystemExit("bench.recovery: a lab of namespaces needs root")
     else:
-        found = Bench(options, say).run()
+        with interruptible():  # a lab ends with its owner; its folder, too, this way
+            found = Bench(options, say).run()
     options.output.with_suffix(".svg").write_text(picture.svg(found))
     if options.output == RESULTS / "recovery.json":
         page = REPOSITORY / "README.md"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,7 +35,6 @@ class Stage:
     lab: Lab
     root: Path
     epochs: int
-    started: list[subprocess.Popen[Any]] = field(default_factory=list)
 
     @property
     def result(self) -> Path:
@@ -60,15 +59,13 @@ class Stage:
         """Start a program on a host; it ends with the lab. What it prints goes to a log."""
         self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{name}.log").open("ab") as log:
-            process = host.popen(
+            return host.popen(
                 argv,
                 env={**clean_environment(), **environment(), **(env or {})},
                 cwd=self.root,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.started.append(process)
-        return process
 
     def last_words(self, lines: int = 15) -> str:
         """The end of every log, for who asks why a run failed."""

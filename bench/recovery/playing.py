@@ -22,10 +22,10 @@ from lab.demo.run import own_directories
 from lab.errors import CommandFailed, HostGone
 
 POLL_S = 0.01
-START_S = 120.0  # to the first step
+START_S = 240.0  # to the first step
 SILENCE_S = 150.0  # without any new step, after which a run is given up
 RETURN_S = 1.0  # after the first new step the lost node is up again
-RUN_S = 600.0
+RUN_S = 900.0
 IN_FLIGHT_S = 0.25  # lines come so late at the most, after the last process of a node is gone
 COMMANDS = "for p in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $p; echo; done 2>/dev/null"
 

@@ -4,6 +4,11 @@ Set up as pytorch.org/docs/stable/elastic/run.html says for jobs that tolerate f
 rendezvous, `--nnodes` of the size wanted, `--max-restarts`, one agent more than needed as a spare
 (it waits in the redundancy list of the rendezvous). The store of the rendezvous is a process of
 its own on the control host (`is_host=0` for all agents), since it would be lost with its node.
+
+Agents share no store with their workers: by default a survivor that stays rank 0 publishes no
+address in the next round, the new agent waits for it in vain, and after 60 s both end
+(`DistStoreError: wait timeout after 60000ms, keys: …/MASTER_ADDR`). The variable is what
+github.com/pytorch/pytorch/issues/135712 names.
 """
 
 from __future__ import annotations
@@ -21,6 +26,7 @@ from bench.recovery.contender import (
 
 STORE_PORT = 29400
 MAX_RESTARTS = 20
+ENV = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 STORE = (
     "import sys, time; from datetime import timedelta; from torch.distributed import TCPStore; "
     "store = TCPStore('0.0.0.0', int(sys.argv[1]), is_master=True, wait_for_workers=False); "
@@ -76,7 +82,7 @@ class TorchrunAlone(Basic):
         if self.timeout_s:
             options += ["--timeout", str(self.timeout_s)]
         argv = [*torchrun(stage, node), str(self.script), *stage.job_options(), *options]
-        stage.start(stage.host(node), node, argv)
+        stage.start(stage.host(node), node, argv, ENV)
 
 
 class Plain(Basic):

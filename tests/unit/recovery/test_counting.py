@@ -105,8 +105,8 @@ def test_logs_that_grow_appear_and_are_put_back(tmp_path: Path) -> None:
     assert [(one.step, one.saved) for one in watch.poll()] == [(2, False), (2, True)]
 
     late.write_bytes(b"epoch 0 step 1 loss 2.5\n")  # what a restore puts there is not new
-    while watch.poll() == [] and late not in watch._read:
-        pass
+    while late not in watch._read:
+        assert watch.poll() == []
     with late.open("ab") as file:
         file.write(b"epoch 0 step 2 loss 2.25\n")
     assert [one.step for one in watch.poll()] == [2]
