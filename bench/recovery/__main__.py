@@ -26,11 +26,12 @@ from bench.recovery.torchft_groups import NIGHTLY, RELEASE, Torchft
 from bench.recovery.torchrun_alone import Plain, TorchrunAlone
 from coordinator.core.errors import SetupError
 from lab.demo.run import interruptible
-from lab.memory import total_memory_bytes
+from lab.memory import free_memory_bytes, total_memory_bytes
 
 RESULTS = REPOSITORY / "bench" / "results"
 OFTEN, SELDOM = 2, 10  # epochs between two snapshot files: about one second, and five
 EVERY_S = 5.0
+MEMORY_MIN_BYTES = 14 << 30  # the jobs, their images twice, and snapshots
 
 
 def contenders() -> list[Contender]:
@@ -57,10 +58,15 @@ class Bench:
     def __init__(self, options: argparse.Namespace, say: Console) -> None:
         self.options, self.say = options, say
         self.path = options.output
+        self.memory = free_memory_bytes() >= MEMORY_MIN_BYTES
         self.found: dict[str, Any] = {
             "date": datetime.date.today().isoformat(),
             "machine": machine(),
-            "settings": {"epochs": options.epochs, "kills": options.kills},
+            "settings": {
+                "epochs": options.epochs,
+                "kills": options.kills,
+                "shared": "memory" if self.memory else "disk",
+            },
             "contenders": [],
             "undisturbed": [],
             "runs": [],
@@ -109,7 +115,8 @@ class Bench:
 
     def play(self, name: str, seed: int, kills: int, where: str) -> None:
         """One run; its course is told in a line."""
-        run = play(anew(name), draw(seed, kills), seed=seed, epochs=self.options.epochs)
+        drawn, epochs = draw(seed, kills), self.options.epochs
+        run = play(anew(name), drawn, seed=seed, epochs=epochs, memory=self.memory)
         self.found[where].append(run.to_fields())
         ended = f"{run.wall_s:.1f} s" if run.finished else run.why
         back = ", ".join(f"{one.new_s:.1f} s" for one in run.recoveries)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,14 @@ from bench.recovery.watching import Seen, Watch
 from lab.cluster import Lab
 from lab.demo.run import own_directories
 from lab.errors import CommandFailed, HostGone
+from lab.memory import in_memory
 
 POLL_S = 0.01
 START_S = 240.0  # to the first step
 SILENCE_S = 150.0  # without any new step, after which a run is given up
 RETURN_S = 1.0  # after the first new step the lost node is up again
 RUN_S = 900.0
+SHARED_BYTES = 8 << 30
 IN_FLIGHT_S = 0.25  # lines come so late at the most, after the last process of a node is gone
 COMMANDS = "for p in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $p; echo; done 2>/dev/null"
 
@@ -51,14 +53,20 @@ class Run:
         return asdict(self)
 
 
-def play(contender: Contender, kills: Sequence[Kill], *, seed: int, epochs: int) -> Run:
-    """Play one run to its end and leave nothing behind. Raises nothing that a job does."""
+def play(
+    contender: Contender, kills: Sequence[Kill], *, seed: int, epochs: int, memory: bool = False
+) -> Run:
+    """Play one run to its end and leave nothing behind. Raises nothing that a job does.
+
+    With `memory` the shared directory is a tmpfs, in a mount namespace that stays this process's
+    own: for a main thread that has started nothing.
+    """
     root = Path(tempfile.mkdtemp(prefix="allstop-recovery-", dir="/var/tmp"))
+    shared, names = root / "shared", [*NODES, SPARE]
+    shared.mkdir()
+    held = in_memory(shared, SHARED_BYTES) if memory else nullcontext()
     try:
-        names = [*NODES, SPARE]
-        with Lab(root / "lab", names, private=own_directories(root)) as lab:
-            shared = root / "shared"
-            shared.mkdir()
+        with held, Lab(root / "lab", names, private=own_directories(root)) as lab:
             return _Play(contender, list(kills), Stage(lab, shared, epochs), seed).run()
     finally:
         shutil.rmtree(root, ignore_errors=True)
@@ -81,7 +89,7 @@ class _Play:
     def run(self) -> Run:
         begun = self.last_new = time.monotonic()
         self.contender.start(self.stage)
-        while not self.stage.result.exists():
+        while not self.result():
             self.look()
             if why := self.given_up(begun):
                 self.found.why = f"{why}\n{self.stage.last_words()}"
@@ -92,6 +100,12 @@ class _Play:
         self.look()
         self.tell(begun, ended)
         return self.found
+
+    def result(self) -> dict[str, Any]:
+        """What the job has written at its end; empty while it is not there, or not whole."""
+        with suppress(OSError, ValueError):
+            return dict(json.loads(self.stage.result.read_text()))
+        return {}
 
     def look(self) -> None:
         for one in self.watch.poll():
@@ -157,8 +171,7 @@ class _Play:
     def tell(self, begun: float, ended: float) -> None:
         found, first = self.found, next((s.at for s in self.seen if not s.saved), begun)
         found.start_s, found.wall_s = first - begun, ended - first
-        if self.stage.result.exists():
-            result = json.loads(self.stage.result.read_text())
+        if result := self.result():
             found.finished = True
             found.digest, found.accuracy = result["digest"], result["accuracy"]
         found.checkpoints = [one.step for one in self.seen if one.saved]

@@ -58,7 +58,7 @@ class RayTrain(Basic):
         self.save_every = save_every
         self.name = f"ray-{save_every}"
         epochs = "epoch" if save_every == 1 else f"{save_every} epochs"
-        self.title = f"Ray Train {VERSION}, a checkpoint every {epochs}"
+        self.title = f"Ray Train {VERSION}, every {epochs}"
 
     def prepare(self) -> None:
         make("ray", [f"ray[train]=={VERSION}"], "import ray.train.torch")

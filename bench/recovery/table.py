@@ -96,7 +96,8 @@ def whole(found: Mapping[str, Any]) -> str:
     where = (
         f"{found['date']}, {machine['cores']} cores, {machine['memory_gib']} GiB, Linux "
         f"{machine['kernel'].split('-')[0]}, {machine['architecture']}; "
-        f"{settings['kills']} kills a run, {settings['epochs']} epochs"
+        f"{settings['kills']} kills a run, {settings['epochs']} epochs, "
+        f"the shared folder in {settings['shared'].replace('disk', 'a disk')}"
     )
     lines = [f"* {line}" for line in undisturbed(found).splitlines()]
     quiet = ["", "Without any kill (one run each):", "", *lines] if lines else []

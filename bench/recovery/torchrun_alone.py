@@ -65,7 +65,7 @@ class TorchrunAlone(Basic):
         self.save_every, self.timeout_s = save_every, timeout_s
         self.name = f"torchrun-{save_every}"
         epochs = "epoch" if save_every == 1 else f"{save_every} epochs"
-        self.title = f"torchrun, a snapshot file every {epochs}"
+        self.title = f"torchrun, a file every {epochs}"
 
     def start(self, stage: Stage) -> None:
         start_store(stage)

@@ -82,11 +82,15 @@ def test_the_readme_shows_the_results_that_are_there() -> None:
 
 
 def test_a_page_without_marks_stays_as_it_is() -> None:
-    found = {**FOUND, "date": "2026-01-01", "settings": {"kills": 2, "epochs": 3}}
+    found = {
+        **FOUND,
+        "date": "2026-01-01",
+    }
+    found["settings"] = {"kills": 2, "epochs": 3, "shared": "disk"}
     found["machine"] = {"cores": 2, "memory_gib": 24, "kernel": "6.1-x", "architecture": "x86_64"}
     assert table.put_into("nothing", found) == "nothing"
-    marked = f"a\n{table.BEGIN}\nold\n{table.END}\nb"
+    marked = f"a\n{table.BEGIN}\nbefore\n{table.END}\nb"
     put = table.put_into(marked, found)
-    assert "old" not in put
+    assert "before" not in put
     assert "Linux 6.1, x86_64" in put
     assert table.put_into(put, found) == put
