@@ -7,9 +7,10 @@ LANES  ?= 2
 MINUTES ?= 10
 SEED   ?=
 SEEDS  ?= 200
+RUNS   ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench bench-gpu test-gpu chaos sim clean
+.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench bench-gpu bench-recovery test-gpu chaos sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -65,6 +66,9 @@ test-gpu: .venv/.stamp tools ## the tests that need a GPU, by library and progra
 
 bench-gpu: .venv/.stamp tools ## measure what device memory costs on this machine's GPU (root)
 	@$(BIN)/python -m bench --only gpu $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
+
+bench-recovery: .venv/.stamp tools ## lost nodes under torchrun, torchft, Ray Train and allstop, side by side; RUNS=5 (root, an hour)
+	@$(BIN)/python -m bench.recovery --runs $(RUNS) $(ARGS)
 
 clean: ## remove what was made here: .venv, .tools, pictures, caches
 	rm -rf .venv .tools .tools.new .engine artefacts .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -20,8 +20,17 @@ MNT_DETACH = 2
 
 def free_memory_bytes() -> int:
     """What this machine could still give, by its own estimate (MemAvailable)."""
+    return _meminfo("MemAvailable:")
+
+
+def total_memory_bytes() -> int:
+    """What this machine has."""
+    return _meminfo("MemTotal:")
+
+
+def _meminfo(field: str) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(field):
             return int(line.split()[1]) * 1024
     return 0
 

@@ -31,7 +31,13 @@ OPTIONS = [
 ]
 FLAGS = {name for each in OPTIONS for name in (*each.opts, *each.secondary_opts)} | {"--help"}
 VARIABLES = {str(each.envvar) for each in OPTIONS}
-FOREIGN_FLAGS = {"--tee", "--redirects", "--node-rank", "--signal"}  # torchrun's, sbatch's
+FOREIGN_FLAGS = {
+    "--tee",
+    "--redirects",
+    "--node-rank",
+    "--signal",
+    "--max-restarts",
+}  # torchrun's, sbatch's
 SOURCES = "\n".join(
     path.read_text()
     for place in ("coordinator", "worker_shim", "lab", "tests/conftest.py", "deploy/slurm")

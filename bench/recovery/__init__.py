@@ -1,0 +1,1 @@
+"""The proof: one job, one schedule of lost nodes, and several ways of living through it."""

@@ -1,0 +1,1 @@
+"""The training script as each contender wants it written."""
