@@ -51,7 +51,7 @@ class DrainRecord:
     why: str = ""  # the asker's words
     reason: str = ""  # how it stands, one sentence
     requested_unix_s: float = 0.0
-    deadline_unix_s: float = 0.0  # for the last checkpoint to be whole; 0: none
+    deadline_unix_s: float = 0.0  # for the last checkpoint to be whole
     jobs: tuple[DrainedJob, ...] = ()
 
 

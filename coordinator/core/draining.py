@@ -30,6 +30,8 @@ from coordinator.core.pace import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.running import Running
 
+WAITS_S = 86400.0  # for jobs that cannot be stopped yet, where no deadline was given
+
 
 @dataclass(frozen=True)
 class Means:
@@ -64,15 +66,18 @@ class Draining:
         self._new: dict[str, Drain] = {}  # not in the store yet
         self._stops: dict[tuple[str, str], tuple[str, float]] = {}  # by cause and job
         self._unix_less_now = 0.0
+        self._sure_at = 0.0  # before this, a job that is not known may be on its way
 
     def adopt(
         self,
         records: Iterable[DrainRecord],
         ended: Iterable[AttemptRecord],
         unix_less_now: float,
+        now: float,
     ) -> None:
         """Take over what the store holds; `unix_less_now`: the wall clock's lead over ours."""
         self._unix_less_now = unix_less_now
+        self._sure_at = now + self._means.policy.adopt_s
         for record in records:
             self._drains[record.node] = Drain(record, unix_less_now)
         for attempt in ended:
@@ -102,7 +107,7 @@ class Draining:
             self._asked[event.node].append(event.request)
             return []
         jobs = self._require(event, now)
-        deadline = event.unix_s + event.deadline_s if event.deadline_s else 0.0
+        deadline = event.unix_s + (event.deadline_s or WAITS_S)
         record = DrainRecord(
             event.node,
             why=event.why,
@@ -258,7 +263,7 @@ class Draining:
                 if now >= job.sure_at or self._whole(job)
             }
             missing = [each.job for each in drain.record.jobs if each.job not in sights]
-            if missing:
+            if missing and now < self._sure_at:
                 continue  # a new leader waits for who may be on the way
             drain.look(sights, now)
             commands += self._kept(drain)

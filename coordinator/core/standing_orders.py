@@ -49,7 +49,7 @@ class StandingOrders:
         restores = [each for each in ended if isinstance(each, RestoreRecord)]
         self._scheduling.adopt(policies, histories, attempts, restores, now)
         self._recovering.adopt(policies, recoveries, max(0.0, unix_s - now), now)
-        self._draining.adopt(drains, attempts, max(0.0, unix_s - now))
+        self._draining.adopt(drains, attempts, max(0.0, unix_s - now), now)
 
     def saved_before(self, job: str, ago_s: float, now: float) -> None:
         """How long ago the newest snapshot of a job was committed."""

@@ -158,6 +158,19 @@ def test_a_checkpoint_that_fails_is_tried_again_and_then_the_job_stays(world: Wo
     assert len(world.control.attempts()) == 3
 
 
+def test_a_job_that_never_gets_whole_is_not_waited_for_without_end(world: World) -> None:
+    drain(world)
+    world.store()
+    world.lose("node-1")
+    go_on(world, 5.0)
+    assert state(world) is D.DRAINING
+    world.now += 86_400.0
+    go_on(world, 2.0)
+    assert state(world) is D.FAILED
+    (job,) = world.drains["node-2"].jobs
+    assert (job.step, job.why) == (S.STAYED, "its time is up; it was not whole until then")
+
+
 def test_two_drains_at_once_leave_both_nodes_empty(world: World) -> None:
     world.node(Node(facts("node-4")))
     drain(world, "node-2")

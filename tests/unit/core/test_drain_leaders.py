@@ -43,6 +43,16 @@ def test_a_leader_that_reads_an_older_state_sees_that_the_job_was_stopped(world:
     assert len(world.control.attempts()) == 1, "it is not stopped a second time"
 
 
+def test_a_job_that_no_leader_knows_any_more_does_not_keep_a_drain(world: World) -> None:
+    drain(world)
+    world.store()
+    kept = world.drains["node-2"]
+    world.drains["node-2"] = replace(kept, jobs=(*kept.jobs, DrainedJob("forgotten")))
+    world.new_leader()
+    go_on(world, world.policy.adopt_s + 20.0)
+    assert state(world) is D.DRAINED
+
+
 def test_what_an_earlier_drain_has_stopped_is_not_taken_for_this_ones(world: World) -> None:
     stop_it(world)
     world.lose("node-3")
