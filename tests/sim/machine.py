@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,7 @@ class Machine:
         """A tree is there."""
         self.trees[tree.root_pid] = tree
         self.world.truth.trees.append(tree)
+        tree.page.on_release = partial(self.world.truth.released, tree)
 
     def tree(self, root_pid: int) -> Tree | None:
         """The living tree of this root."""

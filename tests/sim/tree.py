@@ -38,6 +38,7 @@ class Page:
         self.hold = 0
         self.target = 0
         self.incarnation = 0
+        self.on_release: Callable[[], None] = lambda: None  # the truth wants to know
 
     @property
     def world_size(self) -> int:
@@ -89,7 +90,10 @@ class Page:
     def release(self) -> None:
         """Lower the flag."""
         has_effect("release")
-        self.hold = self.target = 0
+        was_held, self.hold = self.hold, 0
+        self.target = 0
+        if was_held:
+            self.on_release()
 
     def set_incarnation(self, incarnation: int) -> None:
         """Note it."""
@@ -145,7 +149,6 @@ class Tree:
     bound_since: float = -1.0  # since when it is not free; -1: it is
     bound_frozen_s: float = 0.0  # what its shim's own freezes amounted to by then
     stuck_until: float = 0.0  # a rank of it stands still for reasons of its own
-    was_held: bool = False  # when last looked at
 
     @property
     def name(self) -> str:

@@ -105,7 +105,6 @@ class Truth:
             trees = [t for t in self.living(job) if t.lineage == lineage]
             locked = {t.name for t in trees if self.world.locked(t)}
             off = {t.name for t in trees if self.world.off_devices(t)}
-            self._watch_devices(trees, off)
             if advance(trees, locked, off, now, chance):
                 moved.add(lineage)
                 self._first_steps(trees)
@@ -123,12 +122,10 @@ class Truth:
         if max(spread) - min(spread) > 1:
             self.violated(2, f"ranks of {trees[0].job} are at steps {sorted(spread)}")
 
-    def _watch_devices(self, trees: list[Tree], off: set[str]) -> None:
+    def released(self, tree: Tree) -> None:
         """A rank that was parked is let go only once its device memory is back."""
-        for tree in trees:
-            if tree.was_held and not tree.page.hold and tree.name in off:
-                self.violated(4, f"{tree} is let go without its devices")
-            tree.was_held = bool(tree.page.hold)
+        if tree.alive and self.world.off_devices(tree):
+            self.violated(4, f"{tree} is let go without its devices")
 
     def _watch_bound(self, now: float) -> None:
         """Nobody is held for ever, whatever has failed."""
