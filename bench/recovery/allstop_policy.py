@@ -60,6 +60,11 @@ class Allstop(Basic):
                 env=environment(),
             )
 
+        line = 'for try in $(seq 60); do "$@" && exit; sleep 1; done'  # once there is a job
+        retention = [*allstop("retention"), "--coordinator", deployment.socket, JOB]
+        argv = ["sh", "-c", line, "sh", *retention, "--keep-last", str(KEEP)]
+        stage.start(stage.lab.control, "retention", argv)
+
     def returned(self, stage: Stage, node: str) -> None:
         assert self._deployment is not None
         self._deployment.start_spare(stage.host(node))
@@ -82,7 +87,6 @@ class Allstop(Basic):
             try:
                 every = f"{self.every_s:g}s"
                 self._ask("policy", JOB, "--every", every, "--on-failure", "restore")
-                self._ask("retention", JOB, "--keep-last", str(KEEP))
                 return
             except SetupError:
                 if time.monotonic() > deadline:
