@@ -30,6 +30,9 @@ START_TIMEOUT_S = 20.0
 FIRST_HOST = 11  # hosts get .11, .12, ... of the subnet; the control host gets .1
 HOSTS_MAX = 200
 BRIDGE = "br0"
+# Without one of its own a bridge has its lowest port's: pulling that cable would change it, and cut
+# the control host off from the others until they ask for its address again, up to a minute.
+BRIDGE_MAC = "02:00:00:00:00:01"
 
 
 class Lab:
@@ -95,7 +98,7 @@ class Lab:
             self.control = self._spawn("control", str(self._network[1]), "")
             configure(
                 self.control,
-                f"link add {BRIDGE} type bridge",
+                f"link add {BRIDGE} address {BRIDGE_MAC} type bridge",
                 f"address add {self.control.address}/{prefix} dev {BRIDGE}",
                 f"link set {BRIDGE} up",
                 "link set lo up",
