@@ -136,6 +136,7 @@ class Schedule:
         job = self._of(name)
         ran, job.ran, job.since, job.step, job.looked_at = job.ran, False, None, None, -1.0
         job.costing.forget_steps()
+        job.tries, job.not_before = 0, 0.0  # what failed may have failed of what ended the run
         if not ran or not (lost or crashed):
             return None
         for node in lost:

@@ -146,6 +146,15 @@ def test_failures_are_counted_once_a_run_and_with_the_node(schedule: Schedule) -
     assert history.failures == 1
 
 
+def test_a_run_that_was_brought_back_is_saved_as_if_nothing_had_failed(schedule: Schedule) -> None:
+    """The node that is lost takes the attempt with it that was under way."""
+    at = looking(schedule, 0.0, 100.0)
+    for _ in range(3):
+        schedule.attempt_ended(record(AttemptState.ABORTED), at + 1.0)
+    schedule.interrupted("llm", ("n1",), False)
+    assert looking(schedule, at + 10.0, 500.0) == pytest.approx(at + 110.0, abs=1.0)
+
+
 def test_a_move_of_a_job_that_is_well_is_no_failure(schedule: Schedule) -> None:
     looking(schedule, 0.0, 60.0)
     assert schedule.interrupted("llm", (), False) is None
