@@ -97,10 +97,10 @@ async def test_another_manifest_is_refused(store: ImageStore, staged: Path, tmp_
 
 @pytest.mark.parametrize("place", ["../x", "/etc", "llm/../../etc", "", "llm/a1", "llm/a1/0/x"])
 async def test_a_place_outside_is_refused(store: ImageStore, tmp_path: Path, place: str) -> None:
-    if isinstance(store, FakeImageStore):
-        pytest.skip("nothing is outside of a table")
     with pytest.raises(AllstopError):
         await fetch(store, Stored(place, "0" * 64, 0, 0, 0), tmp_path / "into")
+    if isinstance(store, FakeImageStore):
+        return  # nothing is outside of a table
     with pytest.raises(AllstopError):
         await store.delete(place)
 
