@@ -26,6 +26,7 @@ from coordinator.api.client_drains import DrainsClient
 from coordinator.api.client_keeping import KeepingClient
 from coordinator.api.identity import attempt_id, restore_id
 from coordinator.api.patience import PAUSE_MAX_S, PAUSE_S, Patience, Waiting, summed_up
+from coordinator.api.streams import events_of
 from coordinator.api.values import ActionEvent, Planned, PolicyAnswer, Snapshots, Story
 from coordinator.codec import from_proto, number_of, to_proto
 from coordinator.core.errors import AllstopError, BadRequest, LinkError, NotFound
@@ -370,16 +371,9 @@ class OperatorClient(KeepingClient, DrainsClient):
     ) -> AsyncGenerator[ActionEvent, None]:
         """The events of one call up to the last; raises AllstopError when that does not come."""
         stream = call(await self._stub(address))
-        try:
-            async for message in stream:
-                yield from_proto(message, ActionEvent)
-                if message.last:
-                    return
-        except grpc.aio.AioRpcError as error:
-            raise error_of_call(error, address) from error
-        finally:
-            stream.cancel()
-        raise LinkError(f"{address} ended the stream early", definite=False)
+        async with aclosing(events_of(stream, address, ActionEvent)) as events:
+            async for event in events:
+                yield event
 
 
 def _out_of_sight(action: str, broken: LinkError) -> LinkError:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
-import grpc.aio
 from allstop.v1 import operator_pb2, records_pb2
 
 from coordinator.api.identity import cleaning_id
+from coordinator.api.streams import events_of
 from coordinator.api.values import ActionEvent, Retained, VerifyEvent
 from coordinator.codec import from_proto, to_proto
 from coordinator.core.errors import AllstopError, LinkError
 from coordinator.core.kept import Retention
 from coordinator.core.model import Snapshot
-from coordinator.link.mapping import error_of_call
 
 
 class KeepingClient:
@@ -98,15 +98,8 @@ class KeepingClient:
             except LinkError as unreached:
                 error = unreached
                 continue
-            stream = stub.Verify(request)
-            try:
-                async for message in stream:
-                    yield from_proto(message, VerifyEvent)
-                    if message.last:
-                        return
-            except grpc.aio.AioRpcError as broken:
-                raise error_of_call(broken, address) from broken
-            finally:
-                stream.cancel()
-            raise LinkError(f"{address} ended the stream early", definite=False)
+            async with aclosing(events_of(stub.Verify(request), address, VerifyEvent)) as events:
+                async for event in events:
+                    yield event
+            return
         raise error
