@@ -37,20 +37,29 @@ def _meminfo(field: str) -> int:
 
 @contextlib.contextmanager
 def in_memory(directory: Path, size_bytes: int) -> Iterator[None]:
-    """Mount a tmpfs on the existing directory, in this process's own mount namespace.
+    """Mount a tmpfs on the existing directory, in a mount namespace of this thread's own.
 
-    To be used in the main thread before anything is started; the namespace stays the process's own
-    afterwards. Raises LabUnavailable when the kernel or the user's rights do not allow it.
+    Seen by what this thread starts, processes and threads; afterwards the thread is back where it
+    was. Raises LabUnavailable when the kernel or the user's rights do not allow it.
     """
-    _call("unshare", CLONE_NEWNS)
-    _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
-    place = os.fsencode(directory)
-    options = f"size={size_bytes},mode=0700".encode()
-    _call("mount", b"allstop", place, b"tmpfs", 0, options)
+    before = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        yield
+        _call("unshare", CLONE_NEWNS)
+        try:
+            _call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+            place = os.fsencode(directory)
+            options = f"size={size_bytes},mode=0700".encode()
+            _call("mount", b"allstop", place, b"tmpfs", 0, options)
+            try:
+                yield
+            finally:
+                _call("umount2", place, MNT_DETACH)
+        finally:
+            here = os.getcwd()
+            _call("setns", before, CLONE_NEWNS)
+            os.chdir(here)  # setns goes to the root
     finally:
-        _call("umount2", place, MNT_DETACH)
+        os.close(before)
 
 
 def _call(name: str, *arguments: object) -> None:

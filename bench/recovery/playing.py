@@ -58,8 +58,7 @@ def play(
 ) -> Run:
     """Play one run to its end and leave nothing behind. Raises nothing that a job does.
 
-    With `memory` the shared directory is a tmpfs, in a mount namespace that stays this process's
-    own: for a main thread that has started nothing.
+    With `memory` the shared directory is a tmpfs, in a mount namespace of this run's own.
     """
     root = Path(tempfile.mkdtemp(prefix="allstop-recovery-", dir="/var/tmp"))
     shared, names = root / "shared", [*NODES, SPARE]

@@ -1,9 +1,10 @@
-"""One checkpoint or restore as an operator sees it, followed to its end."""
+"""One checkpoint, restore or delete as an operator sees it, followed to its end."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from coordinator.api.client import OperatorClient
@@ -15,10 +16,11 @@ from tests.chaos.options import ACTION_S, JOB
 
 @dataclass
 class Action:
-    """A checkpoint or restore as an operator sees it."""
+    """A checkpoint, restore or delete as an operator sees it."""
 
     verb: str
     snapshot: str = ""
+    snapshots: tuple[str, ...] = ()  # of a delete
     deadline_s: float = 0.0  # 0: the coordinator's policy
     old_run_ended: bool = False
     id: str = ""
@@ -35,13 +37,8 @@ class Action:
 
 async def follow(action: Action, client: OperatorClient, history: History) -> None:
     """Ask for it and follow it to its end, as far as the coordinators let us."""
-    events = (
-        client.checkpoint(JOB, deadline_s=action.deadline_s)
-        if action.verb == "checkpoint"
-        else client.restore(JOB, action.snapshot, old_run_ended=action.old_run_ended)
-    )
     try:
-        async with asyncio.timeout(ACTION_S), contextlib.aclosing(events):
+        async with asyncio.timeout(ACTION_S), contextlib.aclosing(asked(action, client)) as events:
             async for event in events:
                 action.id = event.action
                 history.note("event", **kept(event))
@@ -59,6 +56,15 @@ async def follow(action: Action, client: OperatorClient, history: History) -> No
         async with action.news:
             action.over = True
             action.news.notify_all()
+
+
+def asked(action: Action, client: OperatorClient) -> AsyncGenerator[ActionEvent, None]:
+    """The request itself."""
+    if action.verb == "checkpoint":
+        return client.checkpoint(JOB, deadline_s=action.deadline_s)
+    if action.verb == "delete":
+        return client.delete(JOB, action.snapshots)
+    return client.restore(JOB, action.snapshot, old_run_ended=action.old_run_ended)
 
 
 def kept(event: ActionEvent) -> dict[str, object]:

@@ -72,7 +72,7 @@ def snapshots_are_whole(seen: Seen) -> Iterator[str]:
         for event in seen.etcd
         if event.item is not None and KEYS.place(event.key).kind is Kind.LATEST
     }
-    records = stored(seen)
+    records, first = stored(seen), dict[str, Snapshot]()
     for one in records:
         if isinstance(one.record, AttemptRecord):
             states[one.revision, one.record.attempt] = one.record
@@ -81,6 +81,11 @@ def snapshots_are_whole(seen: Seen) -> Iterator[str]:
             workers.setdefault(KEYS.place(one.key).identity, {})[one.record.worker] = one.record
         if isinstance(one.record, Snapshot):
             snapshot, name = one.record, f"snapshot {one.record.snapshot}"
+            before = first.setdefault(one.key, snapshot)
+            if before is not snapshot:
+                if not snapshot.deleting or replace(snapshot, deleting="") != before:
+                    yield f"{name} was changed, and not to be deleted"
+                continue
             attempt = states.get((one.revision, snapshot.snapshot))
             if attempt is None or attempt.state is not AttemptState.COMMITTED:
                 yield f"{name} was put without its attempt becoming COMMITTED at the same revision"
@@ -102,17 +107,27 @@ def _whole(
         yield f"{name} is of step {snapshot.step}, its ranks are at {ranks}"
 
 
+def snapshots_stay(seen: Seen) -> Iterator[str]:
+    """Only what was marked for it first is deleted."""
+    deleting: set[str] = set()
+    for event in seen.etcd:
+        place = KEYS.place(event.key)
+        if place.kind is not Kind.SNAPSHOT:
+            continue
+        if event.item is None:
+            if place.identity not in deleting:
+                yield f"snapshot {place.identity} was deleted from etcd"
+        elif decode(Snapshot, event.item.value, event.key).deleting:
+            deleting.add(place.identity)
+
+
 def latest_moves_forward(seen: Seen) -> Iterator[str]:
     """Invariant 3: only to a snapshot that is newer than the one before."""
     created: dict[str, int] = {}
     at: dict[str, int] = {}
-    for event in seen.etcd:
-        place = KEYS.place(event.key)
-        if place.kind is Kind.SNAPSHOT:
-            if event.item is None:
-                yield f"snapshot {place.identity} was deleted from etcd"
-            else:
-                created.setdefault(place.identity, event.revision)
+    for one in stored(seen):
+        if isinstance(one.record, Snapshot):
+            created.setdefault(one.record.snapshot, one.revision)
     for event in seen.etcd:
         place = KEYS.place(event.key)
         if place.kind is not Kind.LATEST:
@@ -143,6 +158,8 @@ def written_by_the_leader(seen: Seen) -> Iterator[str]:
         before[one.key] = one.record
         if epoch is None or (earlier is not None and _only_paid(earlier, one.record)):
             continue
+        if isinstance(one.record, Snapshot) and one.record.deleting:
+            continue  # it keeps the epoch in which it was committed
         alive = sorted(born for born, died in lives.values() if born <= one.revision < died)
         if not alive or alive[0] != epoch:
             yield (
@@ -275,6 +292,7 @@ def nobody_obeys_the_past(seen: Seen) -> Iterator[str]:
 
 CHECKS: tuple[Callable[[Seen], Iterator[str]], ...] = (
     snapshots_are_whole,
+    snapshots_stay,
     latest_moves_forward,
     written_by_the_leader,
     everything_ended_well,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import shutil
 import time
 
 from coordinator.core.errors import AllstopError, NotFound, OldRunUnseen
@@ -329,14 +328,24 @@ class Driver:
             self.history.violation(f"{action.id}: the ranks go on at {first}, not at {step}")
         self.verified[action.snapshot] = record.incarnation
         self.history.note("verified", f"    {action.snapshot} was restored and goes on")
-        self.forget_images()
+        await self.forget_images()
 
-    def forget_images(self) -> None:
-        """Images of snapshots that were restored take room; the newest stay for an emergency."""
+    async def forget_images(self) -> None:
+        """Snapshots that were restored are deleted, for room; the newest stays for an emergency.
+
+        What the others share with them has to stay: each of those is restored later.
+        """
         newest = next(reversed(self.snapshots))
-        for name in [name for name in self.kept if name in self.verified and name != newest]:
-            shutil.rmtree(self.world.deployment.store / JOB / name, ignore_errors=True)
-            self.kept.remove(name)
+        gone = [name for name in self.kept if name in self.verified and name != newest]
+        if not gone:
+            return
+        self.history.note("delete", f"    {', '.join(gone)} are deleted")
+        action = Action("delete", snapshots=tuple(gone))
+        await follow(action, self.world.client, self.history)
+        if action.error is not None:
+            self.history.violation(f"nothing is broken, but a delete failed: {action.error}")
+            return
+        self.kept = [name for name in self.kept if name not in gone]
 
     async def nothing_left(self, action: Action) -> None:
         """Neither lock nor stopped task nor staged image nor CRIU on any node."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.codec import encode
+from coordinator.codec import decode, encode
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -103,8 +103,12 @@ class Etcd:
         )
 
 
+def dying(kept: Snapshot) -> Snapshot:
+    return replace(kept, deleting="an operator wanted it")
+
+
 def sound() -> Seen:
-    """Two leaders; a snapshot at step 3 and one at step 6, and the first one restored."""
+    """Two leaders; a snapshot at step 3 and one at step 6; the first is restored and deleted."""
     etcd = Etcd()
     first = etcd.put((KEYS.leader(7), b"c0"))
     etcd.put((KEYS.leader(8), b"c1"))
@@ -118,6 +122,8 @@ def sound() -> Seen:
     etcd.attempt(SECOND, AttemptState.ADMITTING, second)
     etcd.commit(SECOND, 6, second)
     etcd.put((KEYS.restore(JOB, RESTORE), encode(restore(RestoreState.RUNNING, second))))
+    etcd.put((KEYS.snapshot(JOB, FIRST), encode(dying(snapshot(FIRST, 3, first)))))
+    etcd.delete(KEYS.snapshot(JOB, FIRST))
     lives = [(1, step) for step in range(1, 9)] + [(2, step) for step in range(3, 6)]
     return Seen(
         etcd=etcd.events,
@@ -183,6 +189,15 @@ def with_steps(seen: Seen, rank: int, change: Callable[[list[Step]], list[Step]]
     seen.steps = {**seen.steps, rank: change(list(seen.steps[rank]))}
 
 
+def is_marking(event: Event) -> bool:
+    """Whether it is the change by which the first snapshot became one to be deleted."""
+    return (
+        event.key == KEYS.snapshot(JOB, FIRST)
+        and event.item is not None
+        and bool(decode(Snapshot, event.item.value, event.key).deleting)
+    )
+
+
 def left_open(seen: Seen) -> None:
     record = attempt("failed", AttemptState.DUMPING, 3)
     changed(seen, lambda event: event.key == KEYS.attempt(JOB, "failed"), encode(record))
@@ -216,6 +231,10 @@ BREAKS: dict[str, Callable[[Seen], None]] = {
         seen, lambda event: event.key == KEYS.snapshot(JOB, SECOND)
     ),
     "latest of digits went back": late_latest,
+    f"snapshot {FIRST} was deleted": lambda seen: without(seen, is_marking),
+    "was changed, and not to be deleted": lambda seen: changed(
+        seen, is_marking, encode(dying(snapshot(FIRST, 4, 2)))
+    ),
     "the leader was 3": lambda seen: changed(
         seen,
         lambda event: event.key == KEYS.restore(JOB, RESTORE),

@@ -127,7 +127,7 @@ class Patient(Pair):
         if phase is Phase.HOLD:
             self.nft_of("n1").touch()
         elif phase is Phase.PARK:
-            self.tell(2, "stall")
+            await self.stall(2)
         elif phase in (Phase.DUMP, Phase.PERSIST):
             self.tell_criu("n1", "wait")
         attempt = Action(self.client.checkpoint(JOB, stop=stop))

@@ -163,9 +163,15 @@ class Pair:
 
     def tell(self, rank: int, *words: str) -> None:
         """Have a rank do something from its next step on."""
+        (self.shared / "said" / str(rank)).unlink(missing_ok=True)  # its answer to earlier words
         temporary = self.shared / f"tell.{rank}"
         temporary.write_text(" ".join(words))
         temporary.replace(self.shared / "tell" / str(rank))
+
+    async def stall(self, rank: int) -> None:
+        """Have a rank stay where it is until `untell`; the others wait for it in the same step."""
+        self.tell(rank, "stall")
+        assert await self.said(rank) == "stalled"
 
     def untell(self, rank: int) -> None:
         """Have it behave again."""

@@ -21,7 +21,7 @@ pytestmark = [
 async def test_the_job_runs_on_without_a_coordinator(pair: Pair) -> None:
     # CRIU hangs until the phase's deadline on n0, so that n1 is dumped and held all that time.
     pair.tell_criu("n0", "slow", "3")
-    pair.tell(2, "stall")
+    await pair.stall(2)
     attempt = pair.checkpoint(deadline_s=5.0)
     action = await attempt.reached("PARKING")
     pair.untell(2)

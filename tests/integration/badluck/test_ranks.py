@@ -26,7 +26,7 @@ pytestmark = [
 
 
 async def test_a_rank_that_does_not_reach_the_target_is_named(pair: Pair) -> None:
-    pair.tell(2, "stall")
+    await pair.stall(2)
     attempt = pair.checkpoint(deadline_s=4.0)
     failure = await attempt.failed()
     assert isinstance(failure, DeadlinePassed), failure.to_fields()
@@ -141,7 +141,7 @@ async def test_too_little_staging_is_refused_before_anybody_is_held(
 
 async def test_a_worker_that_exits_while_its_ranks_park(pair: Pair) -> None:
     taken = await pair.snapshot()
-    pair.tell(2, "stall")
+    await pair.stall(2)
     attempt = pair.checkpoint()
     await attempt.reached("PARKING")
     pair.tell(2, "exit", "7")
@@ -157,7 +157,7 @@ async def test_a_rank_that_is_killed_is_named(pair: Pair, phase: str) -> None:
     taken = await pair.snapshot()
     pid = await pair.pid_of(3)
     if phase == "PARK":
-        pair.tell(2, "stall")
+        await pair.stall(2)
     else:
         pair.tell_criu("n1", "slow", "2")
     attempt = pair.checkpoint()

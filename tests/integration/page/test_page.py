@@ -55,7 +55,7 @@ async def test_the_keyboard_opens_a_job(viewer: Viewer) -> None:
 async def test_who_is_awaited_is_named_phase_by_phase(viewer: Viewer) -> None:
     pair, browser = viewer.pair, viewer.browser
     await viewer.go(f"#/jobs/{JOB}")
-    pair.tell(STALLED, "stall")
+    await pair.stall(STALLED)
     pair.tell_criu("n1", "wait")
     attempt = pair.checkpoint()
     try:

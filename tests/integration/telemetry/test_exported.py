@@ -36,7 +36,7 @@ async def asked(pair: Pair) -> list[str]:
 
 async def everything(pair: Pair) -> list[str]:
     """Answers with every metric: a hold, a commit, an abort, a restore and a refusal were there."""
-    pair.tell(2, "stall")
+    await pair.stall(2)
     attempt = pair.checkpoint(deadline_s=6.0)
     try:
         await attempt.reached("PARKING")

@@ -55,7 +55,12 @@ class Viewer:
 
 async def test_metrics_of_coordinator_and_shims(pair: Pair) -> None:
     taken = await pair.snapshot()
-    found = await asyncio.to_thread(scraped, pair.lab.control, f"{PAGE}/metrics")
+
+    async def released() -> dict[tuple[str, ...], float]:
+        found = await asyncio.to_thread(scraped, pair.lab.control, f"{PAGE}/metrics")
+        return found if found["allstop_parked_ranks", JOB] == 0 else {}
+
+    found = await until("every shim's word that its ranks run", released)
     assert found["allstop_leader",] == 1
     assert found["allstop_epoch",] == taken.epoch
     assert found["allstop_connected_shims",] == found["allstop_carried_shims",] == 2
@@ -63,7 +68,6 @@ async def test_metrics_of_coordinator_and_shims(pair: Pair) -> None:
     assert found["allstop_snapshot_step", JOB] == taken.step
     assert found["allstop_snapshot_size_bytes", JOB] == taken.image_bytes
     assert found["allstop_ranks", JOB] == 4
-    assert found["allstop_parked_ranks", JOB] == 0
     assert 0 <= found["allstop_snapshot_age_seconds", JOB] < 60
     assert found["allstop_phase_duration_seconds_count", "checkpoint", "DUMP"] >= 1
     assert found["allstop_etcd_request_duration_seconds_count", "write", "ok"] >= 3
@@ -81,7 +85,7 @@ async def test_metrics_of_coordinator_and_shims(pair: Pair) -> None:
 
 async def test_what_is_held_is_seen(pair: Pair) -> None:
     """While rank 2 is late: who is parked, and how long the shims still wait."""
-    pair.tell(2, "stall")
+    await pair.stall(2)
     attempt = pair.checkpoint()
     await attempt.reached("PARKING")
     try:
@@ -105,7 +109,7 @@ async def test_the_page_follows_a_checkpoint(pair: Pair) -> None:
     looking = asyncio.create_task(viewer.look())
     try:
         await until("the page", lambda: _has(viewer.states))
-        pair.tell(2, "stall")
+        await pair.stall(2)
         attempt = pair.checkpoint()
 
         async def awaited() -> bool:

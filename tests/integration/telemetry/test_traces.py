@@ -161,7 +161,7 @@ async def test_a_checkpoint_is_one_trace(traced: Traced) -> None:
 async def test_a_straggler_is_seen(traced: Traced) -> None:
     """Rank 2 is late: its own span is the long one, there and in the terminal."""
     pair = traced.pair
-    pair.tell(2, "stall")
+    await pair.stall(2)
     attempt = pair.checkpoint(deadline_s=4.0)
     failure = await attempt.failed()
     assert isinstance(failure, DeadlinePassed)

@@ -169,6 +169,7 @@ class Rank:
             return
         verb, *rest = words
         if verb == "stall":
+            self.write("said", "stalled")
             while self.told()[:1] == ["stall"]:
                 time.sleep(STEP_S)
             self.obey()
