@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from coordinator.core.errors import BugError, DriverError
@@ -133,6 +133,29 @@ class LinuxProcessDriver:
                 raise _does_not_end(left, deadline_s)
             _end_next(root_pid, left)
             await asyncio.sleep(POLL_S)
+
+    async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
+        """SIGKILL what was last seen below a root that has ended, until every pid of it is free.
+
+        The root's own pid may be somebody else's by now. Raises DriverError naming a process that
+        stays.
+        """
+        deadline = time.monotonic() + deadline_s
+        left = [each for each in self._members.pop(root_pid, ()) if each.pid != root_pid]
+        while left := [each for each in left if self._remains(each)]:
+            if time.monotonic() >= deadline:
+                raise _does_not_end(left, deadline_s)
+            for process in filter(_lives, left):
+                proc.send(process, signal.SIGKILL)
+            await asyncio.sleep(POLL_S)
+
+    def reap(self, pids: Iterable[int]) -> None:
+        """Free those of these ids whose processes have ended as orphans of this shim.
+
+        Not for ids that other code of this process is about to collect itself: those were started
+        by it, and are gone a moment after their end.
+        """
+        self._orphans.reap(pids)
 
     async def wait(self, root_pid: int) -> int:
         """Wait for the root (a child of this process) and return its exit code, -N for signal N.
