@@ -122,17 +122,20 @@ class LinuxProcessDriver:
         """
         deadline = time.monotonic() + deadline_s
         seen: dict[int, TreeProcess] = {p.pid: p for p in self._members.pop(root_pid, ())}
+        told: set[tuple[int, int]] = set()
+        grown = True  # somebody was told just now, who may have started another one before
         while True:
-            below = proc.look(root_pid).processes
-            seen.update((process.pid, process) for process in below)
+            if grown:
+                below = proc.look(root_pid).processes
+                seen.update((process.pid, process) for process in below)
             self._reap(root_pid)
             left = [process for process in seen.values() if self._remains(process)]
             if not left:
                 return
             if time.monotonic() >= deadline:
                 raise _does_not_end(left, deadline_s)
-            _end_next(root_pid, left)
-            await asyncio.sleep(POLL_S)
+            grown = _end_next(root_pid, left, told)
+            await asyncio.sleep(0 if grown else POLL_S)
 
     async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
         """SIGKILL what was last seen below a root that has ended, until every pid of it is free.
@@ -246,17 +249,21 @@ def _stopped_before_exec(tree: Tree, moving: list[TreeProcess]) -> list[TreeProc
     ]
 
 
-def _end_next(root_pid: int, left: list[TreeProcess]) -> None:
+def _end_next(root_pid: int, left: list[TreeProcess], told: set[tuple[int, int]]) -> bool:
     """Kill all but the root, which is stopped first so that it does not react to their end.
 
-    The root is killed when it is alone.
+    The root is killed when nobody new was found below it: who has been sent SIGKILL forks no more.
+    Returns whether anybody was told who was not told before.
     """
-    others = [process for process in left if process.pid != root_pid and _lives(process)]
-    for process in left:
+    new = [each for each in left if (each.pid, each.start_ticks) not in told and _lives(each)]
+    others = [process for process in new if process.pid != root_pid]
+    for process in new:
         if process.pid == root_pid:
             proc.send(process, signal.SIGSTOP if others else signal.SIGKILL)
     for process in others:
         proc.send(process, signal.SIGKILL)
+    told.update((each.pid, each.start_ticks) for each in others or new)
+    return bool(new)
 
 
 def _lives(process: TreeProcess) -> bool:
