@@ -226,22 +226,20 @@ def _wrapper_ends(wrapper: object) -> None:
         _step_ends(wrapper, (), {})
 
 
-def _first_argument(frame: Any) -> str:
-    names = frame.f_code.co_varnames
-    return names[0] if names else "self"
-
-
 def _is_running(key: int) -> bool:
     """Look whether a method of that optimizer is on the stack.
 
     If not, its step ended in an exception, which skips the post hook. Only asked when a step
-    begins while another seems to run, which is rare.
+    begins while another seems to run. A frame that was asked for its locals keeps them until it
+    ends: the training loop's own is not asked.
     """
     frame = sys._getframe(2)
     while frame is not None:
-        local = frame.f_locals
-        if id(local.get("self")) == key or id(local.get(_first_argument(frame))) == key:
-            return True
+        code = frame.f_code
+        if "step" in code.co_name:
+            names = {"self", *code.co_varnames[:1]}
+            if any(id(frame.f_locals.get(name)) == key for name in names):
+                return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
 

@@ -128,6 +128,25 @@ LOOP = """
         ),
         pytest.param(
             """
+                def step(self):
+                    optimizer.step(), optimizer.step()
+            import weakref
+            class Batch:
+                pass
+            def train(wrapper=Wrapper()):
+                for _ in range(3):
+                    batch = Batch()
+                    seen = weakref.ref(batch)
+                    wrapper.step()
+                    del batch
+                    assert seen() is None, "the hook keeps what the loop let go"
+            train()
+            """,
+            3,
+            id="what the loop lets go is not kept",
+        ),
+        pytest.param(
+            """
                 pass
             class Agent:
                 def step(self):

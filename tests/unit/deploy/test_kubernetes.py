@@ -134,6 +134,17 @@ def test_what_is_mounted_is_there_and_grace_is_longer_than_the_shims() -> None:
         assert template["metadata"]["labels"] == {"allstop/node": "true"}
 
 
+def test_a_job_is_complete_when_its_workers_are_whatever_pods_they_are_in() -> None:
+    (job,) = manifest("JobSet", "llm")["spec"]["replicatedJobs"]
+    spec, workers = job["template"]["spec"], int(node_of("JobSet", "llm")["command"][5])
+    told = environment(node_of("JobSet", "llm"), FIELDS)
+    assert spec["successPolicy"] == {"rules": [{"succeededCount": workers}]}
+    assert spec["parallelism"] == spec["completions"] > workers
+    assert told["PET_NNODES"] == str(workers)
+    assert told["ALLSTOP_NODE"] == "llm-node-0-1", "the pod's host name"
+    assert told["PET_MASTER_ADDR"] == "llm-node-0-0.llm"
+
+
 def test_addresses_are_those_of_pods_that_there_are() -> None:
     known = {
         f"{name}-{index}.{spec['serviceName']}:{port['containerPort']}"
