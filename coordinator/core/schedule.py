@@ -57,6 +57,7 @@ class _Job:
     present: tuple[str, ...] = ()  # nodes of its workers
     since: float | None = None  # the interval counts from here; None: from when it runs
     step: int | None = None  # of the last checkpoint, or where the job began to run
+    seen: int = -1  # step at the last look; ranks that their launcher starts again begin at 0
     tries: int = 0  # that failed one after another
     not_before: float = 0.0
     asked_at: float = float("-inf")
@@ -206,6 +207,10 @@ class Schedule:
             job.ran = True
             job.step = min(sight.step, sight.step if job.step is None else job.step)
             job.since = now if job.since is None else job.since
+            job.seen = -1
+        if sight.step < job.seen:
+            job.step = sight.step
+        job.seen = sight.step
         if job.looked_at >= 0 and now - job.looked_at <= GAP_S_MAX:
             seconds = now - job.looked_at
             job.own = Watched(job.own.seconds + seconds, job.own.failures)

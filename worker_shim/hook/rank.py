@@ -13,7 +13,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from worker_shim.hook import communicators
+from worker_shim.hook import communicators, wrappers
 from worker_shim.hook.page import (
     PATH_VARIABLE,
     STATE_BROKEN,
@@ -24,12 +24,15 @@ from worker_shim.hook.page import (
 from worker_shim.hook.slot import HOLD, TARGET, TEAR_DOWN, Slot, claim, open_page
 
 POLL_S = 0.0005
+LOOKS_MAX = 1000
 
 _page: tuple[memoryview, int] | None = None  # words, descriptor
 _communicators: communicators.Communicators | None = None
 _optimizer_hooks: list[Any] = []
 _explicit = False
 _outermost = 0  # id of the optimizer whose step is running; one inside it is not counted
+_looked_at: set[int] = set()  # ids of optimizers for which a wrapper was looked for
+_owed = False  # the step in which the wrapper was found; its end was not seen
 _optimizer_thread = 0  # the one whose optimizers are counted: the first that stepped
 
 
@@ -181,6 +184,8 @@ def _step_begins(optimizer: object, args: object, kwargs: object) -> None:
         _optimizer_thread = get_ident()
     if not _outermost or not _is_running(_outermost):
         _outermost = id(optimizer)
+        if _outermost not in _looked_at and len(_looked_at) < LOOKS_MAX:
+            _look_for_wrapper(_outermost)
 
 
 def _step_ends(optimizer: object, args: object, kwargs: object) -> None:
@@ -190,16 +195,51 @@ def _step_ends(optimizer: object, args: object, kwargs: object) -> None:
         _advance()
 
 
+def _look_for_wrapper(optimizer: int) -> None:
+    """Count the steps of what is around this optimizer in its place, from here on.
+
+    The step that runs just now counts when the next one begins: inside it there is no boundary
+    that all ranks pass.
+    """
+    global _outermost, _owed
+    _looked_at.add(optimizer)
+    try:
+        wrapper = wrappers.outermost(sys._getframe(2))
+        if wrapper is not None and wrappers.watch(wrapper, _wrapper_begins, _wrapper_ends):
+            _outermost, _owed = id(wrapper), True
+    except Exception:
+        return
+
+
+def _wrapper_begins(wrapper: object) -> None:
+    global _owed
+    if _explicit:
+        return
+    if _owed and get_ident() == _optimizer_thread:
+        _owed = False
+        _advance()
+    _step_begins(wrapper, (), {})
+
+
+def _wrapper_ends(wrapper: object) -> None:
+    if not _explicit:
+        _step_ends(wrapper, (), {})
+
+
 def _is_running(key: int) -> bool:
     """Look whether a method of that optimizer is on the stack.
 
     If not, its step ended in an exception, which skips the post hook. Only asked when a step
-    begins while another seems to run, which is rare.
+    begins while another seems to run. A frame that was asked for its locals keeps them until it
+    ends: the training loop's own is not asked.
     """
     frame = sys._getframe(2)
     while frame is not None:
-        if id(frame.f_locals.get("self")) == key:
-            return True
+        code = frame.f_code
+        if "step" in code.co_name:
+            names = {"self", *code.co_varnames[:1]}
+            if any(id(frame.f_locals.get(name)) == key for name in names):
+                return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
 

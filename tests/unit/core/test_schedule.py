@@ -328,3 +328,14 @@ def test_a_node_that_comes_back_has_not_failed(world: World) -> None:
     world.tick(77.0)
     carry_out(world)
     assert all(not node.failures for node in world.histories["llm"].nodes)
+
+
+def test_ranks_that_begin_at_step_0_again_are_counted_from_there() -> None:
+    """A launcher such as torchrun may start them again without anybody being told."""
+    schedule = Schedule()
+    schedule.set(STEPS)
+    looking(schedule, 0.0, 10.0)
+    schedule.attempt_ended(record(step=1000), 11.0)
+    assert looking(schedule, 12.0, 5.0, replace(SIGHT, step=1020)) == float("inf")
+    due = looking(schedule, 20.0, 200.0, replace(SIGHT, step=3), speed=1.0)
+    assert due == pytest.approx(20.0 + STEPS.interval_steps, abs=1.0)
