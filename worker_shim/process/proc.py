@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from worker_shim.hook.world import job_rank
 from worker_shim.process.port import Tree, TreeProcess
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -107,7 +108,7 @@ def read_process(pid: int) -> TreeProcess | None:
         argv=_words(_read(f"/proc/{pid}/cmdline")) or (f"[{stat.name}]",),
         threads=task_ids(pid),
         rss_bytes=_rss_bytes(pid),
-        rank=_number(environment.get("RANK", "")),
+        rank=job_rank(environment),
         local_rank=_number(environment.get("LOCAL_RANK", "")),
     )
 
