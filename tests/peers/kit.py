@@ -40,18 +40,22 @@ class Peer:
     def start(self, argvs: Sequence[Sequence[str]], envs: Sequence[Mapping[str, str]]) -> None:
         """A control plane, the workers, and shims without a worker on all other hosts."""
         self.deployment.start_control_plane(*POLICY)
-        for worker, node in enumerate(NODES):
-            self.deployment.start_worker(
-                self.lab.hosts[node],
-                self.job,
-                workers=len(NODES),
-                worker=worker,
-                argv=argvs[worker],
-                env={**environment(), **envs[worker]},
-            )
+        for worker, (argv, env) in enumerate(zip(argvs, envs, strict=False)):
+            self.run(worker, argv, env)
         for node in self.lab.hosts:
             if node not in NODES:
                 self.deployment.start_spare(self.lab.hosts[node])
+
+    def run(self, worker: int, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """`allstop shim run` of one worker."""
+        self.deployment.start_worker(
+            self.lab.hosts[NODES[worker]],
+            self.job,
+            workers=len(NODES),
+            worker=worker,
+            argv=argv,
+            env={**environment(), **env},
+        )
 
     def words(self) -> str:
         """The end of what everybody printed."""
@@ -94,9 +98,13 @@ class Peer:
         assert last.snapshot is not None, (last.state, last.reason, self.words())
         return last.snapshot
 
-    async def restore(self, snapshot: str = "") -> ActionEvent:
-        """A restore that must work."""
-        last = await self.follow(self.client.restore(self.job, snapshot))
+    def saved_at(self, snapshot: Snapshot) -> dict[int, int]:
+        """The step of each rank in the snapshot."""
+        return {rank.rank: rank.boundary for one in snapshot.workers for rank in one.ranks}
+
+    async def restore(self, *, old_run_ended: bool = False) -> ActionEvent:
+        """A restore of the newest snapshot that must work."""
+        last = await self.follow(self.client.restore(self.job, old_run_ended=old_run_ended))
         assert last.state == "RUNNING", (last.state, last.reason, self.words())
         return last
 

@@ -1,7 +1,7 @@
 """Which rank of the job a process is, by its environment.
 
-Launchers say it by RANK and WORLD_SIZE. Where several replica groups are one job (torchft), each has
-a RANK 0; its component for TorchX and its examples then tell them apart by REPLICA_GROUP_ID and
+Launchers say it by RANK and WORLD_SIZE. Where several replica groups are one job (torchft), each
+has a RANK 0; its component for TorchX and its examples then tell them apart by REPLICA_GROUP_ID and
 NUM_REPLICA_GROUPS, and a rank's number in the job is torchft's own global rank. Standard library
 only; this module runs inside the user's ranks.
 """
