@@ -56,6 +56,8 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.begin_hold()
     worker.state = "stopped"
     deadline.lap("stop")
+    if await drivers.process.settle(tree):
+        deadline.lap("settle")
     sockets = drivers.network.sockets(tree)
     locking = asyncio.ensure_future(
         drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)

@@ -14,7 +14,7 @@ from worker_shim.process.port import Tree, TreeProcess
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 STOPPED_STATES = frozenset("TtZX")  # stopped, traced, zombie, dead: none of them moves
-_KCMP_NUMBER = {"x86_64": 312, "aarch64": 272}
+KCMP_NUMBER = {"x86_64": 312, "aarch64": 272}
 PROCESSES_MAX = 20_000  # of one tree; more is no training job
 
 
@@ -150,7 +150,7 @@ def shares_file(pid: int, other: int, descriptor: int) -> bool:
 
 
 def _same(pid: int, other: int, kind: int, index: int) -> bool:
-    number = _KCMP_NUMBER.get(platform.machine())
+    number = KCMP_NUMBER.get(platform.machine())
     if number is None:
         return False
     return bool(ctypes.CDLL(None).syscall(number, pid, other, kind, index, index) == 0)

@@ -72,6 +72,9 @@ class FakeProcesses(Breakable):
         self.state = "T"
         return self.look(root_pid)
 
+    async def settle(self, tree: Tree) -> int:
+        return 0
+
     async def go_on(self, root_pid: int) -> None:
         self.called("go_on")
         if self.state and not self.sticky:
