@@ -36,9 +36,17 @@ class Peer:
         self.shared.mkdir(parents=True)
         self.deployment = Deployment(lab, root, options=("--criu", criu))
         self.client = OperatorClient([self.deployment.socket])
+        self.workers = len(NODES)
+        self.story: list[dict[str, Any]] = []  # of what was done, for the record
 
-    def start(self, argvs: Sequence[Sequence[str]], envs: Sequence[Mapping[str, str]]) -> None:
-        """A control plane, the workers, and shims without a worker on all other hosts."""
+    def start(
+        self,
+        argvs: Sequence[Sequence[str]],
+        envs: Sequence[Mapping[str, str]],
+        workers: int = len(NODES),
+    ) -> None:
+        """A control plane, those workers, and shims without a worker on further hosts."""
+        self.workers = workers
         self.deployment.start_control_plane(*POLICY)
         for worker, (argv, env) in enumerate(zip(argvs, envs, strict=False)):
             self.run(worker, argv, env)
@@ -51,7 +59,7 @@ class Peer:
         self.deployment.start_worker(
             self.lab.hosts[NODES[worker]],
             self.job,
-            workers=len(NODES),
+            workers=self.workers,
             worker=worker,
             argv=argv,
             env={**environment(), **env},
@@ -86,6 +94,11 @@ class Peer:
             raise AssertionError(f"{late}: {self.boundaries(view)}\n{self.words()}") from None
         return found
 
+    async def printed(self, node: str, words: str) -> None:
+        """Wait for words of a worker."""
+        log = self.deployment.log(node)
+        await until(f"{words!r} of {node}", lambda: words in log.read_text(), READY_S)
+
     async def unfit(self) -> list[str]:
         """What refuses a checkpoint now."""
         view = await self.view()
@@ -96,6 +109,16 @@ class Peer:
         """A checkpoint that must commit."""
         last = await self.follow(self.client.checkpoint(self.job))
         assert last.snapshot is not None, (last.state, last.reason, self.words())
+        workers = last.snapshot.workers
+        self.story.append(
+            {
+                "did": "checkpoint",
+                "step": last.snapshot.step,
+                "held_ms": max(worker.held_ms for worker in workers),
+                "image_bytes": [worker.image_bytes for worker in workers],
+                "connections": [len(worker.connections) for worker in workers],
+            }
+        )
         return last.snapshot
 
     def saved_at(self, snapshot: Snapshot) -> dict[int, int]:
@@ -106,6 +129,11 @@ class Peer:
         """A restore of the newest snapshot that must work."""
         last = await self.follow(self.client.restore(self.job, old_run_ended=old_run_ended))
         assert last.state == "RUNNING", (last.state, last.reason, self.words())
+        assert last.restore is not None
+        assert last.restore.plan is not None
+        moves = [(each.from_node, each.to_node) for each in last.restore.plan.placements]
+        took = {"did": "restore", "took_ms": last.elapsed_ms}
+        self.story.append(took | {"moves": [f"{old} to {new}" for old, new in moves]})
         return last
 
     async def follow(self, events: AsyncGenerator[ActionEvent, None]) -> ActionEvent:

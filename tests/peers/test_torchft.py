@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ ENVIRONMENTS = [
 
 @pytest.mark.timeout(300)
 async def test_both_groups_move_twice(
-    make_lab: Callable[..., Lab], criu_path: str, tmp_path: Path
+    make_lab: Callable[..., Lab], criu_path: str, tmp_path: Path, results: dict[str, Any]
 ) -> None:
     epochs = 16
 
@@ -97,6 +98,7 @@ async def test_both_groups_move_twice(
     assert last.restore.plan is not None
     assert {place.to_node for place in last.restore.plan.placements} == {"n3", "n4"}
     assert await peer.ended() == expected
+    results[RELEASE] = {"undisturbed": expected, "story": peer.story, "bit_exact": True}
 
 
 @pytest.mark.timeout(180)
