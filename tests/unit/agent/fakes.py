@@ -73,6 +73,8 @@ class FakeProcesses(Breakable):
         return self.look(root_pid)
 
     async def settle(self, tree: Tree) -> int:
+        self.called("settle")
+        assert self.state == "T", "what moves cannot be mended"
         return 0
 
     async def go_on(self, root_pid: int) -> None:
