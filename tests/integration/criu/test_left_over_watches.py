@@ -65,7 +65,7 @@ def test_criu_refuses_it_by_itself(node: Node, argument: str) -> None:
     """If this fails, the mending, or the refusal, is no longer needed."""
     program = start(node, argument)
     node.call("stop", program.root)
-    with pytest.raises(DriverError, match="eventpoll"):
+    with pytest.raises(DriverError, match="watches by epoll a file"):
         node.call("criu.dump", program.root, DISK / "images", **SECONDS)
 
 
