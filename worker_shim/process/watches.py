@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import json
 import os
 import platform
@@ -30,7 +31,8 @@ HELPER = str(Path(__file__).with_name("unwatching.py"))
 HELPER_S_MAX = 10.0
 _KCMP_FILE, _KCMP_EPOLL_TFD = 0, 7  # <linux/kcmp.h>
 _WATCHED = re.compile(r"^tfd:\s*(\d+) .* ino:([0-9a-f]+) ", re.MULTILINE)
-_libc = ctypes.CDLL(None)
+_NO = (errno.EBADF, errno.ENOENT)
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class _Slot(ctypes.Structure):
 def left_over(tree: TreeView) -> tuple[Watch, ...]:
     """Every registration of a file that the process with the epoll has not open.
 
-    Of a tree that runs a moment's answer: what is registered or closed meanwhile may be among them.
+    Of a tree that runs, too: what is closed while it is looked at is no longer registered then.
     """
     return tuple(
         watch
@@ -71,12 +73,8 @@ def left_over(tree: TreeView) -> tuple[Watch, ...]:
 
 def check(tree: TreeView) -> Iterator[Finding]:
     """Say which are there: they are taken off before a dump, or cannot be."""
-    found = left_over(tree)
-    still = set(left_over(tree)) if found else set()
     views = {view.process.pid: view for view in tree.processes}
-    for watch in found:
-        if watch not in still:
-            continue
+    for watch in left_over(tree):
         yield _finding(views[watch.pid], watch)
 
 
@@ -163,18 +161,26 @@ def _info(pid: int, number: int, target: str) -> str:
 
 
 def _of_epoll(tree: TreeView, process: ProcessView, epoll: Descriptor) -> Iterator[Watch]:
+    found: list[tuple[Watch, int]] = []
     seen: dict[int, int] = {}
-    for match in _WATCHED.finditer(epoll.info):
-        number, inode = int(match[1]), int(match[2], 16)
+    pid = process.process.pid
+    for number, inode in _registered(epoll.info):
         slot = _Slot(epoll.number, number, seen.get(number, 0))
         seen[number] = slot.toff + 1
-        pid = process.process.pid
         if _is(pid, number, pid, slot) or any(
             _inode(process, each) == inode and _is(pid, each.number, pid, slot)
             for each in process.descriptors
         ):
             continue
-        yield Watch(pid, epoll.number, number, *_holder(tree, process, epoll, slot, inode))
+        watch = Watch(pid, epoll.number, number, *_holder(tree, process, epoll, slot, inode))
+        found.append((watch, inode))
+    still = _registered(_info(pid, epoll.number, EPOLL)) if found else []
+    yield from (watch for watch, inode in found if (watch.number, inode) in still)
+
+
+def _registered(info: str) -> list[tuple[int, int]]:
+    """Number and inode of everything that an epoll watches, in the kernel's order."""
+    return [(int(match[1]), int(match[2], 16)) for match in _WATCHED.finditer(info)]
 
 
 def _holder(
@@ -207,9 +213,13 @@ def _is(pid: int, number: int, of: int, slot: _Slot) -> bool:
 
 
 def _kcmp(pid: int, other: int, kind: int, one: int, two: int) -> bool:
+    """Whether both are one; what the kernel does not tell is taken to be in order."""
     call = KCMP_NUMBER.get(platform.machine())
-    arguments = [ctypes.c_long(each) for each in (call or 0, pid, other, kind, one, two)]
-    return call is not None and _libc.syscall(*arguments) == 0
+    if call is None:
+        return True
+    arguments = [ctypes.c_long(each) for each in (call, pid, other, kind, one, two)]
+    answer = _libc.syscall(*arguments)
+    return answer == 0 or (answer < 0 and ctypes.get_errno() not in _NO)
 
 
 def _inode(process: ProcessView, descriptor: Descriptor) -> int:
