@@ -13,7 +13,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from worker_shim.hook import communicators, wrappers
+from worker_shim.hook import communicators, replicas, wrappers
 from worker_shim.hook.page import (
     PATH_VARIABLE,
     STATE_BROKEN,
@@ -78,14 +78,16 @@ def _first_step() -> None:
         slot = None if _page is None else claim(*_page, stepping=True)
         if slot is not None:
             _communicators = communicators.find(slot)
-            _advance = _counting(slot)
+            _advance = _counting(slot, None if _explicit else replicas.shared_step(sys._getframe()))
             _advance()
     except Exception:
         _withdraw()
 
 
-def _counting(slot: Slot) -> Callable[[], None]:
+def _counting(slot: Slot, shared_step: Callable[[], int] | None = None) -> Callable[[], None]:
     """Make the function that is called at every step of this rank, as cheap as can be.
+
+    Where ranks share a step that is not each one's own count, `shared_step` tells it.
 
     The count is the process's own: it is part of the snapshot, the page is not. Only the thread
     that made the first step counts; a boundary means nothing in two threads at once.
@@ -98,7 +100,7 @@ def _counting(slot: Slot) -> Callable[[], None]:
         nonlocal count
         if get_ident() != home:
             return
-        count += 1
+        count = count + 1 if shared_step is None else shared_step()
         words[at] = count  # publish first, then read the flag: the shim does it the other way round
         if words[hold_at]:
             _stop_here(slot, count)
