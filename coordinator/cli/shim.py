@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
+ON_TERM = ("end", "drain", "stop")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -75,12 +76,13 @@ def node_options(function: Function) -> Function:
                 help="How long the shim of a failed worker waits for a restore.  [default: 5m]",
             ),
             option(
-                "--on-term", type=click.Choice(("end", "drain")), default="end", show_default=True,
-                help="SIGTERM: end at once, or have the node drained first, as by `allstop drain`.",
+                "--on-term", type=click.Choice(ON_TERM), default="end", show_default=True,
+                help="SIGTERM: end at once, or first have the node drained, as by `allstop drain`, "
+                "or its jobs saved and stopped.",
             ),
             option(
                 "--term-grace", "term_grace_s", type=Duration(), metavar="DURATION",
-                help="With --on-term drain: the time there is for that.  [default: 120s]",
+                help="With --on-term drain or stop: the time there is for that.  [default: 120s]",
             ),
         )
     ):  # fmt: skip
@@ -355,7 +357,7 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             persist_cpu=node["persist_cpu"],
             persist_verify=node["persist_verify"],
             keep_images=node["keep_images"],
-            on_term_drain=node["on_term"] == "drain",
+            on_term=node["on_term"],
             term_grace_s=node["term_grace_s"],
             until_worker_ends=node.get("until_worker_ends"),
         ),

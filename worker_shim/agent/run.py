@@ -33,6 +33,7 @@ from worker_shim.telemetry.watched import Watched
 log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
+FLUSH_S = 1.0  # for a word to leave this process
 SCRAPE_S = 2.0  # for the loop to answer a scrape
 HANGING_S = 5.0  # for a hanging store to answer once the shim has ended
 STAY_S = 300.0  # for the restore of a job that was stopped to be moved
@@ -87,7 +88,7 @@ async def _run(
         await drivers.images.warm_up()
     workers = tuple(agent.worker(spec.job, spec.worker) for spec in specs)
     code = 0
-    notices = Notices(agent, drains=options.on_term_drain, grace_s=options.term_grace_s)
+    notices = Notices(agent, on_term=options.on_term, grace_s=options.term_grace_s)
     with _signals(Told(notices)) as told:
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -106,6 +107,8 @@ async def _run(
                 tasks.append(asyncio.create_task(_follow_restored(agent, followers)))
             code, reason = await _until_end(agent, workers, options, told, tasks)
             log.info("leaving", why=reason)
+            if told.ended_by is not None and notices.end(reason):
+                await stream.flush(at_most_s=FLUSH_S)  # before anybody sees what ends here
             await agent.stop()
             for follower in followers:
                 follower.catch_up(last=True)
@@ -221,7 +224,8 @@ async def _until_end(
     while True:
         if (number := told.ended_by) is not None:
             name = signal.Signals(number).name
-            return (SIGNAL_EXIT + number if workers else 0), f"the shim was told {name}"
+            code = _exit_code(workers, code) if told.well else SIGNAL_EXIT + number
+            return (code if workers else 0), f"the shim was told {name}"
         for task in tasks:
             if task.done():
                 task.result()  # those that last do not end by themselves: this raises their error
