@@ -31,6 +31,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
 ON_TERM = ("end", "drain", "stop")
+CLOUDS = ("aws", "azure", "gcp")  # as in worker_shim/preemption/opening
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -83,6 +84,14 @@ def node_options(function: Function) -> Function:
             option(
                 "--term-grace", "term_grace_s", type=Duration(), metavar="DURATION",
                 help="With --on-term drain or stop: the time there is for that.  [default: 120s]",
+            ),
+            option(
+                "--preemption", type=click.Choice(CLOUDS),
+                help="Watch this cloud's notices that the machine goes, and have it drained then.",
+            ),
+            option(
+                "--preemption-url", metavar="URL",
+                help="Of the metadata service with these.  [default: where the cloud has it]",
             ),
         )
     ):  # fmt: skip
@@ -359,6 +368,8 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             keep_images=node["keep_images"],
             on_term=node["on_term"],
             term_grace_s=node["term_grace_s"],
+            preemption=node["preemption"],
+            preemption_url=node["preemption_url"],
             until_worker_ends=node.get("until_worker_ends"),
         ),
     )

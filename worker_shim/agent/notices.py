@@ -87,6 +87,11 @@ class Notices:
             given.refused = given.refused or given.kind == message.kind
 
     @property
+    def empty(self) -> bool:
+        """Whether nothing runs on the node."""
+        return not self.agent.busy
+
+    @property
     def draining(self) -> bool:
         """Whether the shim ends once its node is empty."""
         return self._leaving is not None

@@ -27,6 +27,8 @@ from worker_shim.agent.stream import Stream
 from worker_shim.agent.together import Together, first_failed
 from worker_shim.agent.worker import Worker
 from worker_shim.facts import NodeProbe
+from worker_shim.preemption.opening import sources_of
+from worker_shim.preemption.watching import watch
 from worker_shim.telemetry.metrics import ShimMetrics, ShimNow, WorkerNow, serve_metrics
 from worker_shim.telemetry.watched import Watched
 
@@ -89,6 +91,9 @@ async def _run(
     workers = tuple(agent.worker(spec.job, spec.worker) for spec in specs)
     code = 0
     notices = Notices(agent, on_term=options.on_term, grace_s=options.term_grace_s)
+    clouds = sources_of(
+        options.preemption, options.preemption_url, notices, gpus=bool(probe.current().gpus)
+    )
     with _signals(Told(notices)) as told:
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -97,7 +102,7 @@ async def _run(
                     log.warning(note, worker=worker.name)
             works = (
                 *(stream.run(), agent.reporting(), drivers.eyes.ask()),
-                *(Together(agent).run(), notices.run()),
+                *(Together(agent).run(), notices.run(), *map(watch, clouds)),
             )
             tasks = [asyncio.create_task(work) for work in works]
             shown = [agent.worker(spec.job, spec.worker) for spec in specs if spec.follow]
