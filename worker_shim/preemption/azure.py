@@ -76,7 +76,7 @@ class ScheduledEvents:
         answer = await self._metadata.ask(EVENTS, HEADERS, method="POST", body=body)
         answer.require("StartRequests")
         self._started.add(name)
-        log.info("the node is empty; its event may start", event=name)
+        log.info("the node is empty; its event may start", event_id=name)
 
 
 def events_of(document: Mapping[str, Any], vm: str) -> Iterator[Mapping[str, Any]]:
