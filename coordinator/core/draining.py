@@ -101,7 +101,8 @@ class Draining:
         """
         known = self._drains.get(event.node)
         if known is not None and known.refuses:
-            return [self._told(event.request, known.record)]
+            hurried = self.hurry(event.node, event.deadline_s, now)
+            return [*hurried, self._told(event.request, known.record)]
         if event.node in self._new:
             self._asked[event.node].append(event.request)
             return []
