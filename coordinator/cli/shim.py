@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from coordinator.cli.config_file import RANKS, config_option, rank
 from coordinator.cli.durations import Duration
+from coordinator.cli.notices import notice_options
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
 from coordinator.cli.sizes import KeepRule, Size
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
-ON_TERM = ("end", "drain", "stop")
-CLOUDS = ("aws", "azure", "gcp")  # as in worker_shim/preemption/opening
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -76,27 +75,10 @@ def node_options(function: Function) -> Function:
                 "--linger", "linger_s", type=Duration(), metavar="DURATION",
                 help="How long the shim of a failed worker waits for a restore.  [default: 5m]",
             ),
-            option(
-                "--on-term", type=click.Choice(ON_TERM), default="end", show_default=True,
-                help="SIGTERM: end at once, or first have the node drained, as by `allstop drain`, "
-                "or its jobs saved and stopped.",
-            ),
-            option(
-                "--term-grace", "term_grace_s", type=Duration(), metavar="DURATION",
-                help="With --on-term drain or stop: the time there is for that.  [default: 120s]",
-            ),
-            option(
-                "--preemption", type=click.Choice(CLOUDS),
-                help="Watch this cloud's notices that the machine goes, and have it drained then.",
-            ),
-            option(
-                "--preemption-url", metavar="URL",
-                help="Of the metadata service with these.  [default: where the cloud has it]",
-            ),
         )
     ):  # fmt: skip
         function = add(function)
-    return config_option(connection(store_options(persist_options(function))))
+    return config_option(connection(store_options(persist_options(notice_options(function)))))
 
 
 @verb_group(

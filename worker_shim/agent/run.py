@@ -28,7 +28,7 @@ from worker_shim.agent.together import Together, first_failed
 from worker_shim.agent.worker import Worker
 from worker_shim.facts import NodeProbe
 from worker_shim.preemption.opening import sources_of
-from worker_shim.preemption.watching import watch
+from worker_shim.preemption.watching import Source, watch
 from worker_shim.telemetry.metrics import ShimMetrics, ShimNow, WorkerNow, serve_metrics
 from worker_shim.telemetry.watched import Watched
 
@@ -82,18 +82,11 @@ async def _run(
     )
     agent.start(stream.send)
     stop_metrics = _serve_metrics(options.metrics, watched.metrics, agent, stream, fence)
-    swept = await sweep(drivers)
-    trouble = await probe.probe()
-    if swept or trouble:
-        log.warning("at start", swept=swept, no_criu=trouble)
-    if not trouble:
-        await drivers.images.warm_up()
+    await _make_ready(drivers, probe)
     workers = tuple(agent.worker(spec.job, spec.worker) for spec in specs)
     code = 0
     notices = Notices(agent, on_term=options.on_term, grace_s=options.term_grace_s)
-    clouds = sources_of(
-        options.preemption, options.preemption_url, notices, gpus=bool(probe.current().gpus)
-    )
+    clouds = _clouds(options, notices, probe)
     with _signals(Told(notices)) as told:
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -130,6 +123,22 @@ async def _run(
             stop_metrics()
             if agent.copying:
                 _end_anyway(code)
+
+
+def _clouds(options: ShimOptions, notices: Notices, probe: NodeProbe) -> Sequence[Source]:
+    """The notices of this machine's cloud that are watched; raises BadRequest."""
+    gpus = bool(probe.current().gpus)
+    return sources_of(options.preemption, options.preemption_url, notices, gpus=gpus)
+
+
+async def _make_ready(drivers: Drivers, probe: NodeProbe) -> None:
+    """Sweep what a dead shim has left, and look at what there is."""
+    swept = await sweep(drivers)
+    trouble = await probe.probe()
+    if swept or trouble:
+        log.warning("at start", swept=swept, no_criu=trouble)
+    if not trouble:
+        await drivers.images.warm_up()
 
 
 def _require_none_fenced(workers: Iterable[Worker]) -> None:
