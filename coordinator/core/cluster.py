@@ -67,6 +67,7 @@ class Job:
     waiting: str = ""  # what these wait for
     told: dict[int, tuple[str, str, str]] = field(default_factory=dict)  # node, session, reason
     beginning: bool = False  # a new run is being recorded
+    taken_away: str = ""  # why its run was ended on purpose, though not all at once
     try_at: float = 0.0  # when that may be tried again
 
     def of_run(self, state: WorkerState) -> bool:
@@ -130,6 +131,19 @@ class Cluster:
                 if places.get(worker) == oldest:
                     places.pop(worker)
 
+    def taken_away(self, name: str, why: str) -> list[str]:
+        """A node's shim ends with its workers; what is told of the jobs whose runs that ends.
+
+        A run that had lost a worker before is not ended by this.
+        """
+        told: list[str] = []
+        for job in self.jobs.values():
+            there = name in job.places.values() and self.attached(name)
+            if there and not job.taken_away and len(self.alive(job)) == job.workers:
+                job.taken_away = f"{name} was taken away, {why}"
+                told.append(f"job {job.name}: {job.taken_away}")
+        return told
+
     def exited(self, event: WorkerExited) -> WorkerExited:
         """A worker has ended; return the event with the incarnation that the worker is known by."""
         node = self.nodes[event.node]
@@ -190,6 +204,7 @@ class Cluster:
             if floor is None:
                 job.base, job.broken = incarnation, False
             job.places, job.whole = {}, False
+            job.taken_away = ""
 
     def stopped(self, record: AttemptRecord) -> None:
         """An attempt of an earlier leader has stopped the job, where its nodes were in reach."""

@@ -99,6 +99,7 @@ class CheckpointRequested(Event):
     phase_deadlines_s: tuple[tuple[Phase, float], ...] = ()  # others have the policy's
     cause: str = ""  # why it is due; empty: an operator asked
     drain: str = ""  # the node whose drain needs it; empty: none
+    notice: str = ""  # the node whose shim was told something that asks for it; empty: none
 
 
 @dataclass(frozen=True)

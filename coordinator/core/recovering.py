@@ -200,6 +200,7 @@ class Recovering:
             gone=tuple(gone),
             ended=ended,
             on_purpose=not here and not crashed and bool(gone) and left == len(gone),
+            taken_away=job.taken_away,
             step=step,
             still_s=self._still_s(job.name, step, now, moves=whole and not busy),
             usual_s=self._usual_s(job.name),

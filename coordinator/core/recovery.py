@@ -54,6 +54,7 @@ class Standing:
     gone: tuple[str, ...] = ()  # workers out of reach, or nowhere, in words
     ended: int = 0  # workers that ended with 0
     on_purpose: bool = False  # whoever is not there was ended by whoever runs its shim
+    taken_away: str = ""  # how one of them has ended the run by that; empty: none has
     step: int = 0
     still_s: float = 0.0  # since the last step; 0 while nobody knows
     usual_s: float = 0.0  # of a step; 0: not known
@@ -189,7 +190,8 @@ class Recovery:
         if not trouble:
             return  # some have ended well, and the others are about to
         self.doubt_since = now if self.doubt_since is None else self.doubt_since
-        patience_s = SETTLE_S if standing.crashed else self.policy.grace_s
+        sure = standing.crashed and not standing.taken_away  # others may be told to end too
+        patience_s = SETTLE_S if sure else self.policy.grace_s
         if now - self.doubt_since >= patience_s:
             self._fail("; ".join((*standing.crashed, *standing.gone)), standing, now)
 
@@ -236,6 +238,12 @@ class Recovery:
     def _fail(self, why: str, standing: Standing, now: float) -> None:
         """The run is over: count it, and ask for a restore."""
         self.began, self.not_before, self.delays = now, now, 0
+        if standing.taken_away:  # says nothing of the step that it was at
+            told = f"the run was ended on purpose at step {self.step}: {standing.taken_away}"
+            self._keep(why=standing.taken_away)
+            self._move(S.RECOVERING, told, now)
+            self._ask(now)
+            return
         again = self.record.crashes and self.record.crash_step == self.step
         crashes = self.record.crashes + 1 if again else 1
         self._keep(crashes=crashes, crash_step=self.step, why=why)

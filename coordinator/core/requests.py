@@ -70,7 +70,7 @@ class Requests(Arrivals):
         try:
             return self._standing.drain(event, self._now)
         except AllstopError as error:
-            told = self._standing.drain_refused(event)
+            told = self._standing.drain_refused(event, error)
             return told + self._refuse(event.request, error.at(node=event.node))
 
     def _known(self, action: str) -> bool:

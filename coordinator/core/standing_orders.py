@@ -15,6 +15,7 @@ from coordinator.core.draining import Draining, Means
 from coordinator.core.errors import AllstopError
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import AttemptRecord, RestoreRecord, RestoreState
+from coordinator.core.noticing import Noticing
 from coordinator.core.recovering import Recovering
 from coordinator.core.running import Running
 from coordinator.core.schedule import Explanation
@@ -32,6 +33,7 @@ class StandingOrders:
         self._draining = Draining(
             cluster, running, note, self._scheduling.cut, means, self._recovering.left_stopped
         )
+        self._noticing = Noticing(cluster, self._draining, note, self._scheduling.cut, means.policy)
 
     def adopt(
         self,
@@ -80,7 +82,7 @@ class StandingOrders:
         if event.drain:
             return self._draining.checkpoint_refused(event, error, now)
         self._scheduling.refused(event, now)
-        return []
+        return self._noticing.checkpoint_refused(event, error)
 
     def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
         """Whoever asked for it."""
@@ -125,13 +127,15 @@ class StandingOrders:
         """Begin to empty a node; raises what refuses it."""
         return self._draining.requested(event, now)
 
-    def drain_refused(self, event: drain_events.DrainRequested) -> list[Command]:
+    def drain_refused(
+        self, event: drain_events.DrainRequested, error: AllstopError
+    ) -> list[Command]:
         """A node cannot be emptied."""
-        return self._draining.refused(event)
+        return self._noticing.drain_refused(event, error)
 
     def notice(self, event: drain_events.NoticeGiven, now: float) -> list[Command]:
         """A shim was told what is to become of its node."""
-        return self._draining.notice(event, now)
+        return self._noticing.given(event, now)
 
     def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:
         """The node takes workers again."""

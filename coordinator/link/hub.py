@@ -286,6 +286,10 @@ class Hub:
         """Tell a shim why its worker is not the job's yet."""
         return self._send(deferral.node, wire.waiting_message(self.epoch, deferral))
 
+    def refuse_notice(self, refusal: commands.RefuseNotice) -> bool:
+        """Tell a shim that what it was told asks for more than can be done."""
+        return self._send(refusal.node, telling.notice_refused_message(refusal))
+
     def task(self, task: commands.SendTask) -> bool:
         """Have a shim look at or clean the image store; what cannot be sent is answered here."""
         try:

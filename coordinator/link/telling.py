@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allstop.v1 import shim_pb2
 
-from coordinator.core import drain_events, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.errors import BadRequest, Where
 
 
@@ -23,6 +23,8 @@ def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited
 _NOTICES: dict[int, drain_events.NoticeKind] = {
     shim_pb2.NOTICE_KIND_DRAIN: drain_events.NoticeKind.DRAIN,
     shim_pb2.NOTICE_KIND_CHECKPOINT: drain_events.NoticeKind.CHECKPOINT,
+    shim_pb2.NOTICE_KIND_STOP: drain_events.NoticeKind.STOP,
+    shim_pb2.NOTICE_KIND_END: drain_events.NoticeKind.END,
 }
 
 
@@ -41,3 +43,10 @@ def notice_event(node: str, message: shim_pb2.NoticeGiven) -> drain_events.Notic
     if kind is None:
         raise BadRequest(f"kind {message.kind} of NoticeGiven is not known", where=Where(node=node))
     return drain_events.NoticeGiven(node, kind, message.deadline_ms / 1000, message.why)
+
+
+def notice_refused_message(refusal: commands.RefuseNotice) -> shim_pb2.CoordinatorMessage:
+    """Tell a shim that what it was told asks for more than can be done."""
+    kind = next(number for number, kind in _NOTICES.items() if kind is refusal.kind)
+    refused = shim_pb2.NoticeRefused(kind=kind, reason=refusal.reason)  # type: ignore[arg-type]
+    return shim_pb2.CoordinatorMessage(refused=refused)

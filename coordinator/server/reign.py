@@ -209,6 +209,7 @@ class Reign:
                 unix_s=unix_s,
                 cause=ask.reason,
                 drain=ask.drain,
+                notice=ask.notice,
             )
         )
 

@@ -37,6 +37,7 @@ def serve(world: World) -> int:
             events.CheckpointRequested(
                 each.job, f"a{len(world.attempts) + 1}-{world.now:.1f}", each.cut, each.stop,
                 each.deadline_s, 1000.0 + world.now, cause=each.reason, drain=each.drain,
+                notice=each.notice,
             )
         )  # fmt: skip
     for ask in wanted:

@@ -57,6 +57,7 @@ class World:
         self.recoveries: dict[str, JobRecovery] = {}
         self.notices: list[commands.AskDrain] = []
         self.drains: dict[str, DrainRecord] = {}
+        self.notices_refused: list[commands.RefuseNotice] = []
 
     # -- events and commands -------------------------------------------------------------------
 
@@ -107,6 +108,8 @@ class World:
             self.wanted.append(command)
         elif isinstance(command, commands.AskDrain):
             self.notices.append(command)
+        elif isinstance(command, commands.RefuseNotice):
+            self.notices_refused.append(command)
         elif isinstance(command, commands.KeepRecovery):
             self.recoveries[command.record.job] = command.record
         else:

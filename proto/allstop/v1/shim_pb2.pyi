@@ -14,9 +14,13 @@ class NoticeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOTICE_KIND_UNSPECIFIED: _ClassVar[NoticeKind]
     NOTICE_KIND_DRAIN: _ClassVar[NoticeKind]
     NOTICE_KIND_CHECKPOINT: _ClassVar[NoticeKind]
+    NOTICE_KIND_STOP: _ClassVar[NoticeKind]
+    NOTICE_KIND_END: _ClassVar[NoticeKind]
 NOTICE_KIND_UNSPECIFIED: NoticeKind
 NOTICE_KIND_DRAIN: NoticeKind
 NOTICE_KIND_CHECKPOINT: NoticeKind
+NOTICE_KIND_STOP: NoticeKind
+NOTICE_KIND_END: NoticeKind
 
 class ShimMessage(_message.Message):
     __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting", "done", "doing", "notice")
@@ -70,6 +74,14 @@ class Report(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
     def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ...) -> None: ...
 
+class NoticeRefused(_message.Message):
+    __slots__ = ("kind", "reason")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    kind: NoticeKind
+    reason: str
+    def __init__(self, kind: _Optional[_Union[NoticeKind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class NoticeGiven(_message.Message):
     __slots__ = ("kind", "deadline_ms", "why")
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -117,7 +129,7 @@ class Progress(_message.Message):
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log", "meeting", "task")
+    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log", "meeting", "task", "refused")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +140,7 @@ class CoordinatorMessage(_message.Message):
     LOG_FIELD_NUMBER: _ClassVar[int]
     MEETING_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     order: Order
     fenced: Fenced
@@ -138,7 +151,8 @@ class CoordinatorMessage(_message.Message):
     log: LogQuestion
     meeting: Meeting
     task: StoreTask
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., task: _Optional[_Union[StoreTask, _Mapping]] = ...) -> None: ...
+    refused: NoticeRefused
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., task: _Optional[_Union[StoreTask, _Mapping]] = ..., refused: _Optional[_Union[NoticeRefused, _Mapping]] = ...) -> None: ...
 
 class StoreTask(_message.Message):
     __slots__ = ("epoch", "task", "job", "deadline_ms", "list", "collect", "verify", "cancel")
