@@ -34,9 +34,9 @@ node is not drained while a job on it is to be left alone. What was done and why
 
 A node with a GPU that a row drains or restores for takes no workers with GPUs, until its shim says
 otherwise. It does that when the driver's count of memory errors has begun anew, when a lost GPU
-answers again, when the driver was loaded anew or its shim was: **end the shim before you reset a
-GPU** (its helper has the device open, which `nvidia-smi --gpu-reset` refuses), and start it again
-afterwards. What was there when a shim began moves no job, since its workers began after it.
+answers again, and when it was started anew itself: **end the shim before you reset a GPU** (its
+helper has the device open, which `nvidia-smi` refuses to reset), and start it again afterwards.
+What was there when a shim began moves no job, since its workers began after it.
 
 ## Suspect snapshots
 
@@ -61,6 +61,7 @@ They are those of [table.toml](../coordinator/health/table.toml), which says at 
 has and what the short sources are. A file like it with rows of your own, given to every coordinator
 by `--gpu-policy FILE`, comes before them: to have Xid 63 drain a node,
 
+<!-- not run: rows of a table, no options -->
 ```toml
 [[row]]
 code = "our_remap_event"

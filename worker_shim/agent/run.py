@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
 import structlog
 
@@ -19,6 +19,7 @@ from worker_shim.agent.agent import Agent
 from worker_shim.agent.build import build
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.follow import POLL_S, Follower
+from worker_shim.agent.health import HealthTelling
 from worker_shim.agent.leftovers import claim_node, sweep
 from worker_shim.agent.notices import Notices, Told
 from worker_shim.agent.options import ShimOptions, WorkerSpec
@@ -97,6 +98,7 @@ async def _run(
             works = (
                 *(stream.run(), agent.reporting(), drivers.eyes.ask()),
                 *(Together(agent).run(), notices.run()),
+                *_health(agent, drivers),
             )
             tasks = [asyncio.create_task(work) for work in works]
             shown = [agent.worker(spec.job, spec.worker) for spec in specs if spec.follow]
@@ -122,6 +124,13 @@ async def _run(
             stop_metrics()
             if agent.copying:
                 _end_anyway(code)
+
+
+def _health(agent: Agent, drivers: Drivers) -> tuple[Coroutine[None, None, None], ...]:
+    """What watches GPUs, and tells of them."""
+    if drivers.health is None:
+        return ()
+    return drivers.health.run(), HealthTelling(agent, drivers.health.troubles).run()
 
 
 def _require_none_fenced(workers: Iterable[Worker]) -> None:
