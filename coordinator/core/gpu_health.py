@@ -36,6 +36,7 @@ from coordinator.core.running import Running
 RETRY_S = 10.0  # then twice as long
 RETRY_S_MAX = 60.0
 UNANSWERED_S = 60.0  # a drain that was asked for is recorded or was refused by then
+USE_S = 10.0  # for a worker to be seen that has just begun to use a GPU
 LINES_MAX = 8  # decisions about a node that are shown
 HEEDED_MAX = 4096
 NO_OTHERS = "NoPlan"
@@ -187,7 +188,8 @@ class GpuHealth:
 
     def _heed(self, node: str, trouble: GpuTrouble, now: float) -> list[Command]:
         rule, what = self._rules.of(trouble), self._rules.told(trouble)
-        jobs = [job.name for job in self._cluster.jobs.values() if self._on(job, node)]
+        there = self._placed if rule.verdict is Verdict.DRAIN else self._on
+        jobs = [job.name for job in self._cluster.jobs.values() if there(job, node)]
         commands: list[Command] = []
         if rule.verdict is Verdict.IGNORE and not rule.uncorrected:
             self._note(f"{node}: {what}: ignored by the rules")
@@ -235,7 +237,8 @@ class GpuHealth:
     def _restore(self, node: str, leaving: _Leaving, now: float) -> list[Command]:
         jobs = [job for job in self._cluster.jobs.values() if self._on(job, node)]
         if not jobs:
-            return self._over(node, "no job uses its GPUs any more")
+            early = now - leaving.since < USE_S
+            return [] if early else self._over(node, "no job uses its GPUs any more")
         commands: list[Command] = []
         stay = [job.name for job in jobs if not self._acts_for(job.name)]
         if stay:
