@@ -36,6 +36,18 @@ def _policy(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> di
     return numbers
 
 
+RULES = (
+    file(
+        "--gpu-policy", "Rows that come before the shipped ones for what is done about"
+        " sick GPUs, TOML; see docs/gpu-health.md.",
+    ),
+    option(
+        "--policy", multiple=True, metavar="NAME=VALUE", callback=_policy,
+        help="Change one deadline or limit, such as dump_s=60s; may be repeated.",
+    ),
+)  # fmt: skip
+
+
 def replica_options(function: Function) -> Function:
     """Options of one coordinator replica."""
     function = tls_options(function)
@@ -88,14 +100,7 @@ def replica_options(function: Function) -> Function:
                 help="How long a shim may say nothing before its node counts as lost.  "
                 "[default: 20s]",
             ),
-            file(
-                "--gpu-policy", "Rows that come before the shipped ones for what is done about"
-                " sick GPUs, TOML; see docs/gpu-health.md.",
-            ),
-            option(
-                "--policy", multiple=True, metavar="NAME=VALUE", callback=_policy,
-                help="Change one deadline or limit, such as dump_s=60s; may be repeated.",
-            ),
+            *RULES,
         )
     ):  # fmt: skip
         function = add(function)

@@ -373,16 +373,11 @@ async def attached(
 ) -> Any:
     """`count` workers of one job on nodes node-0, node-1 …, then spares; all attached.
 
-    `first`: the number in the name of the first node.
-
-    With `channels` the shims share so many connections, which is kinder to a small machine.
+    `first`: the number in the name of the first node. With `channels` the shims share so many
+    connections, which is kinder to a small machine.
     """
-    shared = [
-        grpc.aio.insecure_channel(
-            address, options=[*client_options(Keepalive()), ("grpc.use_local_subchannel_pool", 1)]
-        )
-        for _ in range(channels)
-    ]
+    own = [*client_options(Keepalive()), ("grpc.use_local_subchannel_pool", 1)]
+    shared = [grpc.aio.insecure_channel(address, options=own) for _ in range(channels)]
     pool = itertools.cycle(shared) if shared else itertools.repeat(None)
     shims = [
         FakeShim(
