@@ -68,6 +68,11 @@ def node_options(function: Function) -> Function:
                 help="What saves device memory: cuda-bindings or the program cuda-checkpoint.",
             ),
             option(
+                "--dcgm-url", default="", metavar="URL",
+                help="Metrics of DCGM's exporter, read beside NVML for the health of GPUs, such as "
+                "http://127.0.0.1:9400/metrics.  [default: none]",
+            ),
+            option(
                 "--metrics", default="", metavar="ADDR",
                 help="host:port that answers Prometheus.  [default: nobody does]",
             ),
@@ -336,6 +341,7 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
         store=where_of(output, name, node),
         address=node["address"],
         metrics=node["metrics"],
+        dcgm_url=node["dcgm_url"],
         gpu_engine=node["gpu_engine"],
         **_given(
             staging_dir=node["staging"] and node["staging"].absolute(),

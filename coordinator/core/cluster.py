@@ -86,6 +86,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.jobs: dict[str, Job] = {}
         self.drained: dict[str, str] = {}  # nodes that take no workers, and why
+        self.ill: dict[str, dict[str, str]] = {}  # by node why a GPU is not to be used, by UUID
         self._lost_limit = lost_limit
         self._gone: dict[str, None] = {}  # lost and left nodes, longest gone first
 
@@ -284,6 +285,19 @@ class Cluster:
 
     # -- questions -----------------------------------------------------------------------------
 
+    def facts(self, name: str) -> NodeFacts:
+        """What a node is and has, with what is known of the health of its GPUs."""
+        return self._with_health(self.nodes[name].facts)
+
+    def _with_health(self, facts: NodeFacts) -> NodeFacts:
+        ill = self.ill.get(facts.node)
+        if not ill:
+            return facts
+        gpus = tuple(replace(gpu, sick=gpu.sick or ill.get(gpu.uuid, "")) for gpu in facts.gpus)
+        unseen = [why for uuid, why in ill.items() if uuid not in {gpu.uuid for gpu in gpus}]
+        trouble = "; ".join((*(t for t in (facts.gpu_trouble,) if t), *unseen))
+        return replace(facts, gpus=gpus, gpu_trouble=trouble)
+
     def worker(self, job: Job, worker: int) -> WorkerState | None:
         """A worker of the present incarnation, as last reported, while its node is in reach."""
         node = self.nodes.get(job.places.get(worker, ""))
@@ -355,7 +369,7 @@ class Cluster:
             alive = [k for k, s in node.workers.items() if s.state not in NOT_ALIVE]
             found.append(
                 Candidate(
-                    facts=answered.get(name, node.facts),
+                    facts=self._with_health(answered.get(name, node.facts)),
                     state=node.state,
                     reason=node.reason,
                     own=tuple(worker for of, worker in alive if of == job),

@@ -56,6 +56,9 @@ class Recovering:
         for policy in policies:
             record = kept.get(policy.job, JobRecovery(policy.job))
             self._jobs[policy.job] = self._made(record, policy, now)
+        for job, record in kept.items():
+            if job not in self._jobs:  # of a job without a policy there is a story at most
+                self._jobs[job] = self._made(record, JobPolicy(job), now)
 
     def _made(self, record: JobRecovery, policy: JobPolicy, now: float) -> Recovery:
         return Recovery(record, policy, began=now, unix_less_now=self._unix_less_now)
@@ -135,6 +138,29 @@ class Recovering:
                 continue  # who is not here may be on its way
             commands += self._carried(known, known.look(standing, now))
         return commands
+
+    # -- what others ask -------------------------------------------------------------------------
+
+    def policy(self, job: str) -> JobPolicy:
+        """What is done when the job fails."""
+        known = self._jobs.get(job)
+        return known.policy if known is not None else JobPolicy(job)
+
+    def tell(self, job: str, text: str, now: float) -> list[Command]:
+        """Write a line into the story of a job, whatever its policy."""
+        if job not in self._jobs:
+            self._jobs[job] = self._made(JobRecovery(job), JobPolicy(job), now)
+        self._jobs[job].tell(text, now)
+        return self._kept(self._jobs[job])
+
+    def condemned(self, job: str, why: str, now: float) -> list[Command]:
+        """Have a job that runs restored, if it can be: what it computes from now on is nothing."""
+        known, found = self._active(job), self._cluster.jobs.get(job)
+        if known is None or found is None:
+            return []
+        known.moves = []
+        known.condemned(why, self._standing(found, now), now)
+        return self._carried(known, known.moves)
 
     # -- pieces ----------------------------------------------------------------------------------
 

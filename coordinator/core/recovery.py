@@ -96,6 +96,7 @@ class Recovery:
     delays: int = 0
     nodes: int = 0
     scratch: int = 0  # starts from scratch that were tried
+    goes_on: bool = False  # the run that is given up has not been touched yet
     unix_less_now: float = 0.0
 
     # -- what is told ----------------------------------------------------------------------------
@@ -121,6 +122,23 @@ class Recovery:
         if self.record.state is S.FINISHED:
             self._fail(why, Standing(), now)
 
+    def tell(self, text: str, now: float) -> None:
+        """Write a line of somebody else's into the story."""
+        self._tell(text, now)
+
+    def condemned(self, why: str, standing: Standing, now: float) -> None:
+        """Give up a run that goes on, for no fault of its own; it is touched once a restore begins.
+
+        Nothing while something has it, or while it is being recovered anyway.
+        """
+        if standing.busy or not standing.whole or self.record.state not in (S.UNSEEN, S.WATCHING):
+            return
+        self.began, self.not_before, self.delays = now, now, 0
+        self._keep(why=why)
+        self._move(S.RECOVERING, f"it is given up at step {standing.step}: {why}", now)
+        self.goes_on = True
+        self._ask(now)
+
     def committed(self) -> None:
         """The job got as far as another snapshot: what went wrong before is over."""
         if self.record.tries or self.record.crashes or self.record.skipped:
@@ -130,6 +148,7 @@ class Recovery:
     def restore_begun(self, snapshot: str, now: float) -> None:
         """The restore that was asked for has begun."""
         self._keep(snapshot=snapshot)
+        self.goes_on = False
         if self.record.state is not S.RECOVERING:
             self._move(S.RECOVERING, f"{snapshot} is restored", now)
 
@@ -138,7 +157,9 @@ class Recovery:
         if self.record.state not in (S.RECOVERING, S.WAITING):
             return
         self.asked_at = None
-        if failure.kind == "NotFound":
+        if self.goes_on:
+            self._move(S.WATCHING, f"it goes on where it is: {failure.what}", now)
+        elif failure.kind == "NotFound":
             self._last_resort(f"there is no snapshot left to restore: {failure.what}", now)
         elif failure.kind in NO_NODES:
             if self.record.state is not S.WAITING:
@@ -282,6 +303,7 @@ class Recovery:
 
     def _move(self, state: RecoveryState, text: str, now: float) -> None:
         self._keep(state=state)
+        self.goes_on = False
         if state is not S.RECOVERING:
             self.doubt_since = None
         if state in (S.WATCHING, S.FINISHED):

@@ -196,7 +196,7 @@ class Hub:
             self._was_answered(place.node, message.result)
         elif kind == "report":
             self._tell(wire.report_event(place.node, place.session, message.report))
-        elif kind in ("exited", "notice"):
+        elif kind in ("exited", "notice", "troubles"):
             self._tell(telling.told_event(place.node, message))
         elif kind == "meeting":
             self._meets(place, message.meeting)

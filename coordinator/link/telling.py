@@ -1,11 +1,13 @@
-"""What shims tell unasked, as the core's events: ends of workers, notices."""
+"""What shims tell unasked, as the core's events: ends of workers, notices, trouble of GPUs."""
 
 from __future__ import annotations
 
 from allstop.v1 import shim_pb2
 
-from coordinator.core import commands, drain_events, events
+from coordinator.codec import from_proto
+from coordinator.core import commands, drain_events, events, health_events
 from coordinator.core.errors import BadRequest, Where
+from coordinator.core.health_records import GpuTrouble
 
 
 def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited:
@@ -30,10 +32,13 @@ _NOTICES: dict[int, drain_events.NoticeKind] = {
 
 def told_event(
     node: str, message: shim_pb2.ShimMessage
-) -> events.WorkerExited | drain_events.NoticeGiven:
+) -> events.WorkerExited | drain_events.NoticeGiven | health_events.GpuTroubleTold:
     """What a shim tells unasked as the core's event; raises BadRequest."""
     if message.HasField("notice"):
         return notice_event(node, message.notice)
+    if message.HasField("troubles"):
+        told = tuple(from_proto(each, GpuTrouble) for each in message.troubles.troubles)
+        return health_events.GpuTroubleTold(node, told)
     return exit_event(node, message.exited)
 
 

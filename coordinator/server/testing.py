@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.core.policy import Policy
+from coordinator.health.table import rules
 from coordinator.link.carrier import Carrier
 from coordinator.link.options import Keepalive
 from coordinator.link.uplink import LocalUplink
@@ -52,7 +53,14 @@ async def running_coordinator(
         assert isinstance(chosen, MemoryStore), "give the epoch that this store was elected in"
         epoch = chosen.fence.epoch
     check = chosen.fence.check if isinstance(chosen, Records) else _always
-    reign = Reign(epoch=epoch, coordinator=name, store=chosen, policy=policy, check=check)
+    reign = Reign(
+        epoch=epoch,
+        coordinator=name,
+        store=chosen,
+        policy=policy,
+        health=rules(),
+        check=check,
+    )
     seat = Seat(Carrier(name))
     serving = await start_serving(
         seat,

@@ -60,6 +60,7 @@ async def cluster(
     store: Store | None = None,
     epoch: int = 0,
     keepalive: Keepalive | None = None,
+    gpus: int = 0,
 ) -> AsyncIterator[Cluster]:
     """Job `llm` on node-0 … , then spares; attached and known to the coordinator."""
     async with (
@@ -67,7 +68,12 @@ async def cluster(
             store=store, epoch=epoch, policy=policy, keepalive=keepalive
         ) as coordinator,
         attached(
-            coordinator.address, workers, spares=spares, ranks=ranks, behaviours=behaviours
+            coordinator.address,
+            workers,
+            spares=spares,
+            ranks=ranks,
+            behaviours=behaviours,
+            gpus=gpus,
         ) as shims,
         OperatorClient([coordinator.address], rejoin_deadline_s=5.0) as client,
     ):

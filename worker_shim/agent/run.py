@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
 import structlog
 
@@ -19,6 +19,7 @@ from worker_shim.agent.agent import Agent
 from worker_shim.agent.build import build
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.follow import POLL_S, Follower
+from worker_shim.agent.health import HealthTelling
 from worker_shim.agent.leftovers import claim_node, sweep
 from worker_shim.agent.notices import Notices, Told
 from worker_shim.agent.options import ShimOptions, WorkerSpec
@@ -96,6 +97,7 @@ async def _run(
             works = (
                 *(stream.run(), agent.reporting(), drivers.eyes.ask()),
                 *(Together(agent).run(), notices.run(), *map(watch, clouds)),
+                *_health(agent, drivers),
             )
             tasks = [asyncio.create_task(work) for work in works]
             shown = [agent.worker(spec.job, spec.worker) for spec in specs if spec.follow]
@@ -129,6 +131,13 @@ def _clouds(options: ShimOptions, notices: Notices, probe: NodeProbe) -> Sequenc
     """The notices of this machine's cloud that are watched; raises BadRequest."""
     gpus = bool(probe.current().gpus)
     return sources_of(options.preemption, options.preemption_url, notices, gpus=gpus)
+
+
+def _health(agent: Agent, drivers: Drivers) -> tuple[Coroutine[None, None, None], ...]:
+    """What watches GPUs, and tells of them."""
+    if drivers.health is None:
+        return ()
+    return drivers.health.run(), HealthTelling(agent, drivers.health.troubles).run()
 
 
 async def _make_ready(drivers: Drivers, probe: NodeProbe) -> None:

@@ -79,6 +79,16 @@ class RestoreState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESTORE_STATE_FAILING: _ClassVar[RestoreState]
     RESTORE_STATE_FAILED: _ClassVar[RestoreState]
 
+class TroubleKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TROUBLE_KIND_UNSPECIFIED: _ClassVar[TroubleKind]
+    TROUBLE_KIND_XID: _ClassVar[TroubleKind]
+    TROUBLE_KIND_ECC: _ClassVar[TroubleKind]
+    TROUBLE_KIND_REMAP_PENDING: _ClassVar[TroubleKind]
+    TROUBLE_KIND_REMAP_FAILED: _ClassVar[TroubleKind]
+    TROUBLE_KIND_LOST: _ClassVar[TroubleKind]
+    TROUBLE_KIND_RECOVERY: _ClassVar[TroubleKind]
+
 class OnFailure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ON_FAILURE_UNSPECIFIED: _ClassVar[OnFailure]
@@ -182,6 +192,13 @@ RESTORE_STATE_RELEASING: RestoreState
 RESTORE_STATE_RUNNING: RestoreState
 RESTORE_STATE_FAILING: RestoreState
 RESTORE_STATE_FAILED: RestoreState
+TROUBLE_KIND_UNSPECIFIED: TroubleKind
+TROUBLE_KIND_XID: TroubleKind
+TROUBLE_KIND_ECC: TroubleKind
+TROUBLE_KIND_REMAP_PENDING: TroubleKind
+TROUBLE_KIND_REMAP_FAILED: TroubleKind
+TROUBLE_KIND_LOST: TroubleKind
+TROUBLE_KIND_RECOVERY: TroubleKind
 ON_FAILURE_UNSPECIFIED: OnFailure
 ON_FAILURE_LEAVE: OnFailure
 ON_FAILURE_RESTORE: OnFailure
@@ -412,7 +429,7 @@ class Endpoint(_message.Message):
     def __init__(self, local_address: _Optional[str] = ..., local_port: _Optional[int] = ..., remote_address: _Optional[str] = ..., remote_port: _Optional[int] = ...) -> None: ...
 
 class WorkerRecord(_message.Message):
-    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named", "stored_bytes", "shared_bytes", "files", "partial_files")
+    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named", "stored_bytes", "shared_bytes", "files", "partial_files", "troubles")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -447,6 +464,7 @@ class WorkerRecord(_message.Message):
     SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FILES_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     node: str
@@ -481,7 +499,26 @@ class WorkerRecord(_message.Message):
     shared_bytes: int
     files: int
     partial_files: _containers.RepeatedCompositeFieldContainer[FileKept]
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial_files: _Optional[_Iterable[_Union[FileKept, _Mapping]]] = ...) -> None: ...
+    troubles: _containers.RepeatedCompositeFieldContainer[GpuTrouble]
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial_files: _Optional[_Iterable[_Union[FileKept, _Mapping]]] = ..., troubles: _Optional[_Iterable[_Union[GpuTrouble, _Mapping]]] = ...) -> None: ...
+
+class GpuTrouble(_message.Message):
+    __slots__ = ("uuid", "index", "kind", "code", "count", "source", "fresh")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    index: int
+    kind: TroubleKind
+    code: int
+    count: int
+    source: str
+    fresh: bool
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., kind: _Optional[_Union[TroubleKind, str]] = ..., code: _Optional[int] = ..., count: _Optional[int] = ..., source: _Optional[str] = ..., fresh: _Optional[bool] = ...) -> None: ...
 
 class FileKept(_message.Message):
     __slots__ = ("path", "size_bytes", "kept_bytes", "why")
@@ -554,7 +591,7 @@ class AttemptRecord(_message.Message):
     def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., owed: _Optional[_Iterable[int]] = ..., keep: _Optional[bool] = ..., world_size: _Optional[int] = ..., gpu: _Optional[bool] = ..., cause: _Optional[str] = ..., base: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s", "stored_bytes", "shared_bytes", "stores", "pinned", "pinned_unix_s", "deleting", "damaged", "verified_unix_s")
+    __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s", "stored_bytes", "shared_bytes", "stores", "pinned", "pinned_unix_s", "deleting", "damaged", "verified_unix_s", "suspect")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -574,6 +611,7 @@ class Snapshot(_message.Message):
     DELETING_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     job: str
     epoch: int
@@ -593,7 +631,8 @@ class Snapshot(_message.Message):
     deleting: str
     damaged: str
     verified_unix_s: float
-    def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., stores: _Optional[_Iterable[str]] = ..., pinned: _Optional[str] = ..., pinned_unix_s: _Optional[float] = ..., deleting: _Optional[str] = ..., damaged: _Optional[str] = ..., verified_unix_s: _Optional[float] = ...) -> None: ...
+    suspect: str
+    def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., stores: _Optional[_Iterable[str]] = ..., pinned: _Optional[str] = ..., pinned_unix_s: _Optional[float] = ..., deleting: _Optional[str] = ..., damaged: _Optional[str] = ..., verified_unix_s: _Optional[float] = ..., suspect: _Optional[str] = ...) -> None: ...
 
 class Retention(_message.Message):
     __slots__ = ("keep_last", "keep_for_s", "keep_bytes")

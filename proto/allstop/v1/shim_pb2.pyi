@@ -23,7 +23,7 @@ NOTICE_KIND_STOP: NoticeKind
 NOTICE_KIND_END: NoticeKind
 
 class ShimMessage(_message.Message):
-    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting", "done", "doing", "notice")
+    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting", "done", "doing", "notice", "troubles")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class ShimMessage(_message.Message):
     DONE_FIELD_NUMBER: _ClassVar[int]
     DOING_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     result: OrderResult
@@ -50,7 +51,8 @@ class ShimMessage(_message.Message):
     done: StoreTaskResult
     doing: StoreTaskProgress
     notice: NoticeGiven
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., done: _Optional[_Union[StoreTaskResult, _Mapping]] = ..., doing: _Optional[_Union[StoreTaskProgress, _Mapping]] = ..., notice: _Optional[_Union[NoticeGiven, _Mapping]] = ...) -> None: ...
+    troubles: GpuTroubles
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., done: _Optional[_Union[StoreTaskResult, _Mapping]] = ..., doing: _Optional[_Union[StoreTaskProgress, _Mapping]] = ..., notice: _Optional[_Union[NoticeGiven, _Mapping]] = ..., troubles: _Optional[_Union[GpuTroubles, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("facts", "highest_epoch", "workers", "session", "number")
@@ -91,6 +93,12 @@ class NoticeGiven(_message.Message):
     deadline_ms: int
     why: str
     def __init__(self, kind: _Optional[_Union[NoticeKind, str]] = ..., deadline_ms: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+
+class GpuTroubles(_message.Message):
+    __slots__ = ("troubles",)
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    troubles: _containers.RepeatedCompositeFieldContainer[_records_pb2.GpuTrouble]
+    def __init__(self, troubles: _Optional[_Iterable[_Union[_records_pb2.GpuTrouble, _Mapping]]] = ...) -> None: ...
 
 class WorkerExited(_message.Message):
     __slots__ = ("job", "worker", "incarnation", "exit_code", "log_tail")
