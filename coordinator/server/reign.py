@@ -53,6 +53,7 @@ class Reign:
         policy: Policy | None = None,
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        unix: Callable[[], float] = time.time,
         successor: bool = False,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -77,7 +78,7 @@ class Reign:
             behind=lambda: self.inbox.behind,
         )
         self.desk = Desk(
-            self.control, store, self.hub, self.watchers, self.tell, gathered=self.gathered
+            self.control, store, self.hub, self.watchers, self.tell, unix, gathered=self.gathered
         )
         self._loop = ControlLoop(
             self.control,
