@@ -142,6 +142,7 @@ class Arrivals(Questions):
             return []
         event = self._cluster.exited(event)
         self._note(f"worker {event.worker} on {event.node} exited with {event.exit_code}")
+        self._standing.worker_exited(event)
         commands: list[Command] = []
         for action in self._running.of_job(event.job):
             if action.cares_about_exit(event):

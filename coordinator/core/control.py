@@ -163,7 +163,9 @@ class Control(Requests):
             raise IllegalEvent(f"the core does not know the event {type(event).__name__}")
         self._now = max(self._now, now)
         self._cause = cause_of(event)
-        return meet(self, event) + self._standing.look(self._now)
+        decided = meet(self, event)
+        decided += self._standing.decided(decided, self._now)
+        return decided + self._standing.look(self._now)
 
     def next_wakeup(self) -> float | None:
         """When to hand in TimePassed at the latest; None while nothing is awaited."""
@@ -219,21 +221,13 @@ class Control(Requests):
         action = self._running.get(event.snapshot)
         commands = self._about(event.snapshot, event)
         job = self._cluster.jobs.get(action.job) if action is not None else None
-        if action is not None and job is not None and self._is_newer(action, job.latest):
+        if action is not None and job is not None and event.newest:
             job.latest = event.snapshot
             job.latest_unix_s = action.unix_s + (self._now - action.started)
         if isinstance(action, Attempt):
             commands += self._keeper.committed(action.snapshot, self._now)
             commands += self._keeper.apply(action.job, self._now)
         return commands
-
-    def _is_newer(self, action: AnyAction, latest: str) -> bool:
-        """Whether an attempt began after the one that `latest` names, as the store decides too.
-
-        An heir may commit what an earlier leader had given up without being able to record that.
-        """
-        before = self._running.ended(latest)
-        return not isinstance(before, AttemptRecord) or before.requested_unix_s <= action.unix_s
 
     def _restore_admitted(self, event: events.RestoreAdmitted) -> list[Command]:
         ended = self._running.ended(event.restore)
@@ -268,8 +262,7 @@ class Control(Requests):
         return self._standing.run_begins(event.record.job) + self._runs.begun(event)
 
     def _policy_changed(self, event: events.PolicyChanged) -> list[Command]:
-        self._standing.policy_changed(event, self._now)
-        return []
+        return self._standing.policy_changed(event, self._now)
 
     def _gpu_trouble(self, event: health_events.GpuTroubleTold) -> list[Command]:
         if not self._cluster.attached(event.node):

@@ -81,6 +81,7 @@ class WorkerExited(Event):
     incarnation: int
     exit_code: int
     log_tail: str = ""
+    step: int = 0  # that the furthest of its ranks had finished; 0: not known
 
 
 # -- requests ------------------------------------------------------------------------------------
@@ -325,6 +326,7 @@ class SnapshotCommitted(Event):
     """The commit transaction went through (or was found done when looked at)."""
 
     snapshot: str
+    newest: bool = True  # the job's latest is this one now
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,7 @@ class RankState:
     pid: int
     boundary: int  # steps finished; -1: the rank has not loaded the hook
     parked: bool = False
+    no_steps: bool = False  # it has said that it takes none for now: it evaluates, or saves
 
 
 @dataclass(frozen=True)

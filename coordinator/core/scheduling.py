@@ -144,4 +144,5 @@ class Scheduling:
             busy=whole and any(isinstance(action, Attempt) for action in actions),
             step=max(boundaries, default=0),
             nodes=tuple(job.places[state.worker] for state in states),
+            no_steps=any(rank.no_steps for state in states for rank in state.ranks),
         )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from coordinator.core import drain_events, events, health_events
 from coordinator.core.cluster import Cluster
-from coordinator.core.commands import Command
+from coordinator.core.commands import Command, FenceWorkers
 from coordinator.core.drain_records import DrainRecord
 from coordinator.core.draining import Draining, Means
 from coordinator.core.errors import AllstopError
@@ -36,7 +36,9 @@ class StandingOrders:
         rules: HealthRules,
     ) -> None:
         self._scheduling = Scheduling(cluster, running, note)
-        self._recovering = Recovering(cluster, running, note, self._scheduling.usual_s)
+        self._recovering = Recovering(
+            cluster, running, note, self._scheduling.usual_s, means.policy.hung_s
+        )
         self._draining = Draining(
             cluster, running, note, self._scheduling.cut, means, self._recovering.left_stopped
         )
@@ -79,10 +81,19 @@ class StandingOrders:
 
     # -- what is told ----------------------------------------------------------------------------
 
-    def policy_changed(self, event: events.PolicyChanged, now: float) -> None:
+    def policy_changed(self, event: events.PolicyChanged, now: float) -> list[Command]:
         """An operator has set a policy."""
         self._scheduling.changed(event)
-        self._recovering.changed(event.policy, now)
+        return self._recovering.changed(event.policy, now)
+
+    def worker_exited(self, event: events.WorkerExited) -> None:
+        """A worker has ended; `event` has the incarnation that it is known by."""
+        self._recovering.worker_exited(event)
+
+    def decided(self, commands: Iterable[Command], now: float) -> list[Command]:
+        """What of it belongs to the stories of jobs."""
+        fences = [each for each in commands if isinstance(each, FenceWorkers)]
+        return [told for fence in fences for told in self._recovering.fenced(fence, now)]
 
     def checkpoint_refused(
         self, event: events.CheckpointRequested, error: AllstopError, now: float

@@ -19,6 +19,7 @@ def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited
         incarnation=message.incarnation,
         exit_code=message.exit_code,
         log_tail=message.log_tail,
+        step=message.step,
     )
 
 

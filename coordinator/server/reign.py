@@ -55,6 +55,7 @@ class Reign:
         health: HealthRules | None = None,
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        unix: Callable[[], float] = time.time,
         successor: bool = False,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -79,7 +80,7 @@ class Reign:
             behind=lambda: self.inbox.behind,
         )
         self.desk = Desk(
-            self.control, store, self.hub, self.watchers, self.tell, gathered=self.gathered
+            self.control, store, self.hub, self.watchers, self.tell, unix, gathered=self.gathered
         )
         self._loop = ControlLoop(
             self.control,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ async def running_coordinator(
     keepalive: Keepalive | None = None,
     name: str = "coordinator-test",
     node_lease_s: float = 3600.0,  # fake shims report on change alone
+    unix: Callable[[], float] = time.time,
 ) -> AsyncIterator[RunningCoordinator]:
     """Lead at once and serve; the store stays open. `epoch` 0: that of a MemoryStore's fence."""
     chosen = MemoryStore() if store is None else store
@@ -60,6 +62,7 @@ async def running_coordinator(
         policy=policy,
         health=rules(),
         check=check,
+        unix=unix,
     )
     seat = Seat(Carrier(name))
     serving = await start_serving(

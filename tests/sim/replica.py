@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import grpc.aio
@@ -39,6 +40,7 @@ class Replica:
         self.starts = 0
         self.process: Process | None = None
         self.reign: Reign | None = None
+        self.jump_s = 0.0  # by which its machine's wall clock was set
         self.start()
 
     @property
@@ -116,6 +118,7 @@ class Replica:
             policy=self.world.policy,
             check=right.check,
             clock=process.clock,
+            unix=lambda: time.time() + self.jump_s,
         )
         right.on_lost(lambda reason: reign.stop(Fenced(f"epoch {right.epoch} ended: {reason}")))
         try:

@@ -56,7 +56,7 @@ POLICY = Policy(
     commit_s=3.0, stop_s=3.0, undo_s=4.0, adopt_s=6.0, margin_s=1.0, restore_s=30.0, fetch_s=4.0,
     clear_s=3.0, rebuild_s=4.0, release_s=3.0, gpu_lock_s=2.0, gpu_save_s=3.0, gpu_restore_s=3.0,
     gpu_unlock_s=2.0, clean_list_s=3.0, clean_collect_s=6.0, clean_again_s=0.5,
-    clean_again_max_s=3.0, retain_s=5.0,
+    clean_again_max_s=3.0, retain_s=5.0, hung_s=4.0,
 )  # fmt: skip
 
 
@@ -237,6 +237,7 @@ class World:
             grace_s=self.policies.choice((0.0, 2.0, 5.0)),
             wait_s=self.policies.choice((5.0, 60.0)),
             tries=self.policies.choice((1, 3)),
+            hung=self.policies.choice((0.0, 0.0, 5.0)),
         )
 
     async def _tick(self) -> None:

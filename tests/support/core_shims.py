@@ -90,6 +90,7 @@ class Worker:
     held_until: float = NEVER
     state: str = "running"
     parked: bool = False
+    no_steps: bool = False
     moves: int = 0  # grows whenever the worker is let go: shows that a cut was not one
     dumped: dict[str, tuple[int, dict[int, int]]] = field(default_factory=dict)
     undone: set[str] = field(default_factory=set)
@@ -99,7 +100,7 @@ class Worker:
     def ranks(self) -> tuple[RankState, ...]:
         """Its ranks as they are."""
         return tuple(
-            RankState(rank, at, 1001 + at, boundary, self.parked)
+            RankState(rank, at, 1001 + at, boundary, self.parked, self.no_steps)
             for at, (rank, boundary) in enumerate(self.boundaries.items())
         )
 

@@ -142,7 +142,7 @@ class Agent:
 
     def _exited(self, worker: Worker) -> None:
         log.info("worker ended", worker=worker.name, exit_code=worker.exit_code)
-        self.send(wire.exited_message(worker.report(), worker.log_tail()))
+        self.send(wire.exited_message(worker.report(), worker.log_tail(), worker.last_step()))
         self._note(worker)
 
     def _note(self, worker: Worker | None = None) -> None:

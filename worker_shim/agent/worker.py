@@ -375,6 +375,11 @@ class Worker:
         """Whether there may be a snapshot that it can come back from."""
         return bool(self.published or self.restored_by)
 
+    def last_step(self) -> int:
+        """What the furthest of its ranks had finished, the dead included; 0: nobody knows."""
+        slots = self.page.snapshot()[1] if self.page is not None else ()
+        return max((slot.get("boundary", 0) for slot in slots), default=0)
+
     def log_tail(self) -> str:
         """The last lines of its output."""
         try:

@@ -15,6 +15,7 @@ from typing import Any
 
 from worker_shim.hook import communicators, replicas, wrappers
 from worker_shim.hook.page import (
+    FLAG_NO_STEPS,
     PATH_VARIABLE,
     STATE_BROKEN,
     STATE_HELD,
@@ -28,6 +29,8 @@ LOOKS_MAX = 1000
 
 _page: tuple[memoryview, int] | None = None  # words, descriptor
 _communicators: communicators.Communicators | None = None
+_mine: Slot | None = None
+_without_steps = 0  # how many `no_steps` are open, one in another
 _optimizer_hooks: list[Any] = []
 _explicit = False
 _outermost = 0  # id of the optimizer whose step is running; one inside it is not counted
@@ -63,6 +66,35 @@ def step() -> None:
     _advance()
 
 
+class no_steps:  # noqa: N801 - it is used like a function
+    """`with no_steps():` says that this rank takes none for now, so that it is not thought hung.
+
+    For evaluation, a checkpoint of the job's own, whatever takes long beside the steps. No
+    checkpoint that is due by itself begins meanwhile. May be nested; in the thread that steps.
+    Outside a worker of allstop it does nothing; it never raises.
+    """
+
+    def __enter__(self) -> None:
+        _say_no_steps(1)
+
+    def __exit__(self, *error: object) -> None:
+        _say_no_steps(-1)
+
+
+def _say_no_steps(more: int) -> None:
+    global _mine, _without_steps
+    try:
+        _without_steps = max(0, _without_steps + more)
+        if _mine is None:
+            load()
+            _mine = None if _page is None else claim(*_page, stepping=False)
+        if _mine is not None:
+            flags = _mine.get("flags") & ~FLAG_NO_STEPS
+            _mine.put("flags", flags | (FLAG_NO_STEPS if _without_steps else 0))
+    except Exception:
+        _withdraw()
+
+
 def _nothing() -> None:
     """Stand in for `_advance` where there is nothing to count."""
 
@@ -72,11 +104,12 @@ _advance: Callable[[], None] = _nothing
 
 def _first_step() -> None:
     """Only who steps is a rank for certain: claim the slot for good, then count in it."""
-    global _advance, _communicators
+    global _advance, _communicators, _mine
     _advance = _nothing
     try:
         slot = None if _page is None else claim(*_page, stepping=True)
         if slot is not None:
+            _mine = slot
             _communicators = communicators.find(slot)
             _advance = _counting(slot, None if _explicit else replicas.shared_step(sys._getframe()))
             _advance()
@@ -264,5 +297,6 @@ def _count_explicitly() -> None:
 
 def _withdraw() -> None:
     """Count nothing in this process any more: it is a forked child, or the hook met an error."""
-    global _advance
+    global _advance, _mine
     _advance = _nothing
+    _mine = None

@@ -371,18 +371,20 @@ class NodeFacts(_message.Message):
     def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., gpu_trouble: _Optional[str] = ..., gpu_engine: _Optional[str] = ..., gpu_looked: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "local_rank", "pid", "boundary", "parked")
+    __slots__ = ("rank", "local_rank", "pid", "boundary", "parked", "no_steps")
     RANK_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     BOUNDARY_FIELD_NUMBER: _ClassVar[int]
     PARKED_FIELD_NUMBER: _ClassVar[int]
+    NO_STEPS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     local_rank: int
     pid: int
     boundary: int
     parked: bool
-    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., boundary: _Optional[int] = ..., parked: _Optional[bool] = ...) -> None: ...
+    no_steps: bool
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., boundary: _Optional[int] = ..., parked: _Optional[bool] = ..., no_steps: _Optional[bool] = ...) -> None: ...
 
 class WorkerState(_message.Message):
     __slots__ = ("job", "worker", "workers", "state", "incarnation", "root_pid", "world_size", "ranks", "findings", "command", "exit_code", "action", "gpu", "nccl")
@@ -861,7 +863,7 @@ class StoryLine(_message.Message):
     def __init__(self, unix_s: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class JobRecovery(_message.Message):
-    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story")
+    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story", "suspects", "left_behind", "scratch")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -871,6 +873,9 @@ class JobRecovery(_message.Message):
     CRASH_STEP_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_FIELD_NUMBER: _ClassVar[int]
     job: str
     state: RecoveryState
     why: str
@@ -880,7 +885,10 @@ class JobRecovery(_message.Message):
     crash_step: int
     skipped: _containers.RepeatedScalarFieldContainer[str]
     story: _containers.RepeatedCompositeFieldContainer[StoryLine]
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ...) -> None: ...
+    suspects: _containers.RepeatedScalarFieldContainer[str]
+    left_behind: int
+    scratch: int
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ..., suspects: _Optional[_Iterable[str]] = ..., left_behind: _Optional[int] = ..., scratch: _Optional[int] = ...) -> None: ...
 
 class DrainedJob(_message.Message):
     __slots__ = ("job", "step", "snapshot", "why", "tries")
@@ -961,16 +969,18 @@ class NodeHistory(_message.Message):
     def __init__(self, node: _Optional[str] = ..., watched_s: _Optional[float] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class JobHistory(_message.Message):
-    __slots__ = ("job", "watched_s", "failures", "nodes")
+    __slots__ = ("job", "watched_s", "failures", "nodes", "step_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WATCHED_S_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     watched_s: float
     failures: int
     nodes: _containers.RepeatedCompositeFieldContainer[NodeHistory]
-    def __init__(self, job: _Optional[str] = ..., watched_s: _Optional[float] = ..., failures: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeHistory, _Mapping]]] = ...) -> None: ...
+    step_s: float
+    def __init__(self, job: _Optional[str] = ..., watched_s: _Optional[float] = ..., failures: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeHistory, _Mapping]]] = ..., step_s: _Optional[float] = ...) -> None: ...
 
 class Timeline(_message.Message):
     __slots__ = ("job", "action", "timings", "left_out")

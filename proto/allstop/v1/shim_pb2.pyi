@@ -101,18 +101,20 @@ class GpuTroubles(_message.Message):
     def __init__(self, troubles: _Optional[_Iterable[_Union[_records_pb2.GpuTrouble, _Mapping]]] = ...) -> None: ...
 
 class WorkerExited(_message.Message):
-    __slots__ = ("job", "worker", "incarnation", "exit_code", "log_tail")
+    __slots__ = ("job", "worker", "incarnation", "exit_code", "log_tail", "step")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     incarnation: int
     exit_code: int
     log_tail: str
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., exit_code: _Optional[int] = ..., log_tail: _Optional[str] = ...) -> None: ...
+    step: int
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., exit_code: _Optional[int] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason",)

@@ -7,73 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core import commands, events
-from coordinator.core.errors import NotFound
-from coordinator.core.failures import failure_of
-from coordinator.core.job_policy import JobPolicy, LastResort, OnFailure, RecoveryState
+from coordinator.core import events
+from coordinator.core.job_policy import JobPolicy, LastResort, RecoveryState, When
 from coordinator.core.model import AttemptState, Phase, RestoreState
-from tests.support.core_checks import answer_until, two_and_a_spare, until
+from tests.support.core_checks import answer_until, until
+from tests.support.core_recovery import POLICY, crash, run_on, serve, story, watched
 from tests.support.core_shims import Node, facts
 from tests.support.core_world import World
 
-POLICY = JobPolicy("llm", on_failure=OnFailure.RESTORE, tries=2, wait_s=60.0)
 S = RecoveryState
 
 
 @pytest.fixture
 def world() -> World:
-    """A job of two workers with a snapshot, a spare, and the policy."""
-    made = two_and_a_spare()
-    made.event(events.PolicyChanged(POLICY))
-    made.tick(2.0)
-    made.checkpoint("llm", "a1")
-    made.settle()
-    return made
+    return watched()
 
 
 def recovery(world: World) -> S:
     return world.control.recovery("llm").state
-
-
-def story(world: World) -> str:
-    return " | ".join(line.text for line in world.control.recovery("llm").story)
-
-
-def serve(world: World) -> commands.AskRestore:
-    """What the server does when a restore is wanted: the newest snapshot that is not skipped."""
-    (asked,) = world.wanted
-    world.wanted.clear()
-    left = [name for name in world.snapshots if name not in asked.skip]
-    if not left:
-        gone = failure_of(NotFound("job llm has no snapshot"))
-        world.event(events.RestoreUnready("llm", gone))
-        return asked
-    name = f"r{len(world.restores) + 1}-{world.now:.0f}"
-    world.event(
-        events.RestoreRequested(
-            "llm", name, world.snapshots[left[-1]], 0.0, 1000.0 + world.now,
-            tuple(n.facts for n in world.nodes.values() if n.attached),
-            cause=asked.cause, scratch=asked.scratch,
-        )
-    )  # fmt: skip
-    return asked
-
-
-def run_on(world: World, step: int) -> None:
-    """The ranks take steps, and tell."""
-    for node in world.nodes.values():
-        for worker in node.workers.values():
-            worker.boundaries = dict.fromkeys(worker.boundaries, step)
-        if node.attached:
-            world.report(node.name)
-
-
-def crash(world: World, name: str = "node-2", code: int = 1) -> None:
-    """The worker on a node ends."""
-    node = world.nodes[name]
-    for (job, number), worker in list(node.workers.items()):
-        world.event(events.WorkerExited(name, job, number, worker.incarnation, code))
-        node.workers.pop((job, number))
 
 
 def test_a_lost_node_is_replaced_by_itself(world: World) -> None:
@@ -340,3 +291,211 @@ def test_an_operators_restore_is_not_disturbed(world: World) -> None:
     assert not world.wanted
     assert recovery(world) is S.WATCHING
     assert world.control.attempt("a1").state is AttemptState.COMMITTED  # type: ignore[union-attr]
+
+
+# -- hung ------------------------------------------------------------------------------------------
+
+
+def stepping(world: World, *, until: int = 130) -> None:
+    """Long enough for what a step usually takes to be known."""
+    for step in range(until - 30, until):
+        run_on(world, step)
+        world.tick(1.0)
+
+
+def say_no_steps(world: World, *, says: bool) -> None:
+    world.nodes["node-2"].workers[("llm", 1)].no_steps = says
+    world.report("node-2")
+
+
+def test_who_is_late_is_named(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    late = world.nodes["node-2"].workers[("llm", 1)]
+    late.boundaries = {2: 129, 3: 128}
+    world.report("node-2")
+    world.tick(35.0)
+    assert "rank 3 on node-2 at step 128, others at step 129" in serve(world).cause
+
+
+def test_a_rank_that_says_that_it_takes_no_steps_is_not_hung(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    say_no_steps(world, says=True)
+    world.tick(500.0)
+    assert not world.wanted
+    say_no_steps(world, says=False)
+    world.tick(25.0)
+    assert not world.wanted  # counted from when it is to step again
+    world.tick(10.0)
+    assert "no step for" in serve(world).cause
+
+
+def test_a_job_that_is_hung_stays_so_while_nothing_can_be_restored(world: World) -> None:
+    """It is whole all the time: that must not count as one more failure a second."""
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0, wait_s=30.0)))
+    world.snapshots["a1"] = replace(
+        world.snapshots["a1"],
+        workers=tuple(replace(w, kernel="7.0.0") for w in world.snapshots["a1"].workers),
+    )
+    stepping(world)
+    for _ in range(50):
+        world.tick(1.0)
+        if world.wanted:
+            serve(world)
+    assert recovery(world) is S.WAITING
+    assert world.control.recovery("llm").crashes == 1
+    run_on(world, 140)
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+    assert "whole again by itself" in story(world)
+
+
+def test_ranks_that_wait_for_one_that_has_ended_well_are_hung_too(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    crash(world, "node-2", 0)
+    world.tick(20.0)
+    assert not world.wanted
+    world.tick(15.0)
+    assert "no step for" in serve(world).cause
+
+
+def test_a_new_leader_knows_what_a_step_usually_takes(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    world.checkpoint("llm", "a2")
+    world.settle()
+    world.new_leader()
+    world.tick(world.policy.adopt_s + 33.0)
+    assert "no step for" in serve(world).cause
+
+
+# -- the policy, and the story ---------------------------------------------------------------------
+
+
+def test_a_policy_that_is_changed_in_a_recovery_lets_it_go_on(world: World) -> None:
+    run_on(world, 60)
+    world.tick(2.0)
+    crash(world, step=60)
+    world.tick(2.5)
+    serve(world)
+    answer_until(world, Phase.CLEAR)
+    world.event(events.PolicyChanged(replace(POLICY, tries=5)))
+    world.tick(2.0)
+    assert not world.wanted  # not asked for twice
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+    told = world.control.recovery("llm")
+    assert (told.crashes, told.crash_step) == (1, 60)
+    assert world.recoveries["llm"] == told
+
+
+def test_a_policy_that_is_changed_during_an_attempt_counts_from_its_end(world: World) -> None:
+    until(world, Phase.DUMP, "a2")
+    soon = replace(POLICY, when=When.SECONDS, interval_s=20.0)
+    world.event(events.PolicyChanged(soon))
+    world.tick(2.0)
+    assert not world.due
+    world.settle()
+    assert world.control.attempt("a2").state is AttemptState.COMMITTED  # type: ignore[union-attr]
+    world.tick(18.0)
+    assert not world.due
+    world.tick(4.0)
+    assert [asked.job for asked in world.due] == ["llm"]
+
+
+def test_recovery_switched_on_during_an_attempt_answers_its_failure(world: World) -> None:
+    world.event(events.PolicyChanged(JobPolicy("llm")))
+    until(world, Phase.DUMP, "a2")
+    world.event(events.PolicyChanged(POLICY))
+    world.lose("node-2")
+    world.settle()
+    world.tick(POLICY.grace_s + 3.0)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+    assert world.control.restores()[-1].snapshot == "a1"
+
+
+def test_what_was_given_up_is_tried_again_with_a_new_policy(world: World) -> None:
+    world.lose("node-3", politely=True)
+    world.lose("node-2")
+    for _ in range(20):
+        world.tick(5.0)
+        if world.wanted:
+            serve(world)
+    assert recovery(world) is S.GIVEN_UP
+    world.node(Node(facts("node-5")))
+    world.tick(10.0)
+    assert not world.wanted
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(POLICY.grace_s + 3.0)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+
+
+def test_waiting_for_nodes_counts_from_when_they_were_lacking(world: World) -> None:
+    """Not from the failure: restores may have been tried for longer than that."""
+    world.event(events.PolicyChanged(replace(POLICY, wait_s=20.0, tries=9)))
+    crash(world)
+    for _ in range(8):
+        while not world.wanted:
+            world.tick(1.0)
+        serve(world)
+        answer_until(world, Phase.FETCH)
+        failed = next(o for o in world.orders if o.phase is Phase.FETCH)
+        world.orders.remove(failed)
+        world.event(world.nodes[failed.node].fail(failed, "a disk error"))
+        world.settle()
+    world.lose("node-2")
+    world.lose("node-3", politely=True)
+    while not world.wanted:
+        world.tick(1.0)
+    serve(world)
+    world.tick(15.0)
+    assert recovery(world) is S.WAITING
+
+
+def test_the_story_tells_of_policies_and_of_nodes_that_were_fenced(world: World) -> None:
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    serve(world)
+    world.settle()
+    world.attach("node-2")
+    assert "the policy is set: saved only when somebody asks; restored when it fails" in (
+        story(world)
+    )
+    assert "node-2 is fenced: worker 1 of job llm is of incarnation 1" in story(world)
+    assert world.recoveries["llm"] == world.control.recovery("llm")
+
+
+def test_of_three_workers_two_are_lost_within_a_second() -> None:
+    world = World()
+    for number in range(1, 6):
+        world.node(Node(facts(f"node-{number}")))
+    world.start("llm", ["node-1", "node-2", "node-3"])
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(2.0)
+    world.checkpoint("llm", "a1")
+    world.settle()
+    world.lose("node-1")
+    world.tick(0.6)
+    world.lose("node-3")
+    world.tick(POLICY.grace_s + 2.0)
+    asked = serve(world)
+    assert "node-1" in asked.cause
+    assert "node-3" in asked.cause
+    world.settle()
+    world.tick(3.0)
+    assert not world.wanted
+    assert len(world.control.restores()) == 1
+    (job,) = world.control.jobs()
+    assert set(job.nodes) == {"node-2", "node-4", "node-5"}
+    for name in ("node-1", "node-3"):
+        world.attach(name)
+        assert not world.nodes[name].workers
