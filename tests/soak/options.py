@@ -26,15 +26,15 @@ class SoakOptions(ChaosOptions):
     pause_s: float = 0.15
     mtbf_s: float = 60.0  # of everything together
 
-    @property
-    def whole_epochs(self) -> int:
-        """More than the job comes to while the killer is at work, even if nothing happens."""
-        return math.ceil(self.minutes * 60 / self.pause_s / STEPS_PER_EPOCH)
+    def __post_init__(self) -> None:
+        """The job has more steps than it comes to while the killer is at work."""
+        epochs = math.ceil(self.minutes * 60 / self.pause_s / STEPS_PER_EPOCH)
+        object.__setattr__(self, "epochs", epochs)  # the class is frozen
 
     @property
     def steps(self) -> int:
         """The job's last step."""
-        return self.whole_epochs * STEPS_PER_EPOCH
+        return self.epochs * STEPS_PER_EPOCH
 
     @property
     def policy(self) -> JobPolicy:

@@ -23,15 +23,7 @@ FIRST_AT, SECOND_AT, KILLED_AT, LAST = 20, 40, 50, 92
 THIRD = "three"
 
 
-class Options(SoakOptions):
-    """A job of two epochs."""
-
-    @property
-    def whole_epochs(self) -> int:
-        return 2
-
-
-OPTIONS = Options()
+OPTIONS = SoakOptions(minutes=0.2)  # two epochs
 
 
 def restore(snapshot: str, **more: object) -> RestoreRecord:
