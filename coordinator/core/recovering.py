@@ -179,13 +179,14 @@ class Recovering:
             at = job.places.get(worker, "")
             node = self._cluster.nodes.get(at)
             state = node.workers.get((job.name, worker)) if node is not None else None
-            if node is not None and node.state != ATTACHED:
+            own = state is not None and state.incarnation == job.incarnation
+            if state is not None and own and (state.state, state.exit_code) == ("exited", 0):
+                ended += 1  # also where its shim has left since, as one that has started it does
+            elif node is not None and node.state != ATTACHED:
                 gone.append(f"worker {worker}: {at} is {node.state}, {node.reason}")
                 left += node.state == LEFT
-            elif state is None or state.incarnation != job.incarnation:
+            elif state is None or not own:
                 gone.append(f"worker {worker} is on no node")
-            elif state.state == "exited" and state.exit_code == 0:
-                ended += 1
             else:
                 how = "is faulted" if state.state == "faulted" else _code(state.exit_code)
                 crashed.append(f"worker {worker} on {at} {how}")

@@ -178,6 +178,24 @@ def test_a_job_that_ended_well_is_finished(world: World) -> None:
     assert not world.wanted
 
 
+@pytest.mark.parametrize("shims_leave", [("node-1",), ("node-1", "node-2")])
+def test_a_shim_that_leaves_after_its_worker_ended_well_is_no_loss(
+    world: World, shims_leave: tuple[str, ...]
+) -> None:
+    for name in ("node-1", "node-2"):
+        crash(world, name, 0)
+        if name in shims_leave:
+            world.lose(name, politely=True)
+        if name == "node-1":
+            world.tick(100.0)
+            assert not world.wanted  # the other worker still has something to do
+    world.tick(2.0)
+    assert recovery(world) is S.FINISHED
+    assert "all workers ended with exit code 0" in story(world)
+    world.tick(100.0)
+    assert not world.wanted
+
+
 def test_a_job_that_was_stopped_is_finished(world: World) -> None:
     world.checkpoint("llm", "a2", stop=True)
     world.settle()
