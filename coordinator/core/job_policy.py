@@ -121,6 +121,8 @@ class JobRecovery:
     crash_step: int = 0
     skipped: tuple[str, ...] = ()  # snapshots that are left behind
     story: tuple[StoryLine, ...] = ()  # the last lines, oldest first
+    ended: tuple[int, ...] = ()  # workers that ended with 0; their shims may have left since
+    ended_in: int = 0  # the incarnation that these were of
 
 
 def check(policy: JobPolicy) -> JobPolicy:

@@ -131,7 +131,9 @@ class Recovering:
             if job is None or known.policy.on_failure is not OnFailure.RESTORE:
                 continue
             standing = self._standing(job, now)
+            known.ended(standing.ended, job.incarnation)
             if not standing.whole and (now < job.sure_at or job.beginning):
+                commands += self._kept(known)
                 continue  # who is not here may be on its way
             commands += self._carried(known, known.look(standing, now))
         return commands
@@ -171,7 +173,8 @@ class Recovering:
 
     def _standing(self, job: Job, now: float) -> Standing:
         alive = self._cluster.alive(job)
-        crashed, gone, ended, left = [], [], 0, 0
+        crashed, gone, ended, left = [], [], [], 0
+        before = self._ended_before(job)
         here = {state.worker for state in alive if state.state != "faulted"}
         for worker in range(job.workers):
             if worker in here:
@@ -180,8 +183,9 @@ class Recovering:
             node = self._cluster.nodes.get(at)
             state = node.workers.get((job.name, worker)) if node is not None else None
             own = state is not None and state.incarnation == job.incarnation
-            if state is not None and own and (state.state, state.exit_code) == ("exited", 0):
-                ended += 1  # also where its shim has left since, as one that has started it does
+            well = state is not None and (state.state, state.exit_code) == ("exited", 0)
+            if worker in before or (own and well):
+                ended.append(worker)  # also where its shim has left, as one that started it does
             elif node is not None and node.state != ATTACHED:
                 gone.append(f"worker {worker}: {at} is {node.state}, {node.reason}")
                 left += node.state == LEFT
@@ -199,13 +203,17 @@ class Recovering:
             workers=job.workers,
             crashed=tuple(crashed),
             gone=tuple(gone),
-            ended=ended,
+            ended=tuple(ended),
             on_purpose=not here and not crashed and bool(gone) and left == len(gone),
             step=step,
             still_s=self._still_s(job.name, step, now, moves=whole and not busy),
             usual_s=self._usual_s(job.name),
             nodes=sum(node.state == ATTACHED for node in self._cluster.nodes.values()),
         )
+
+    def _ended_before(self, job: Job) -> tuple[int, ...]:
+        record = self._jobs[job.name].record
+        return record.ended if record.ended_in == job.incarnation else ()
 
     def _still_s(self, job: str, step: int, now: float, *, moves: bool) -> float:
         clock = self._clocks.setdefault(job, _Clock(at=now))

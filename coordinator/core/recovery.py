@@ -52,7 +52,7 @@ class Standing:
     workers: int = 0
     crashed: tuple[str, ...] = ()  # workers that ended with another code than 0, in words
     gone: tuple[str, ...] = ()  # workers out of reach, or nowhere, in words
-    ended: int = 0  # workers that ended with 0
+    ended: tuple[int, ...] = ()  # workers that ended with 0
     on_purpose: bool = False  # whoever is not there was ended by whoever runs its shim
     step: int = 0
     still_s: float = 0.0  # since the last step; 0 while nobody knows
@@ -108,6 +108,11 @@ class Recovery:
         if standing.whole and not standing.busy:
             self.step = standing.step
         return self.moves
+
+    def ended(self, workers: tuple[int, ...], incarnation: int) -> None:
+        """These have ended with 0: a later leader may find them nowhere, and nothing is amiss."""
+        if workers and (workers, incarnation) != (self.record.ended, self.record.ended_in):
+            self._keep(ended=workers, ended_in=incarnation)
 
     def stopped(self, how: str, now: float) -> None:
         """The job has been stopped on purpose."""
@@ -179,7 +184,7 @@ class Recovery:
             self.doubt_since = None
             self._look_for_hung(standing, now)
             return
-        if standing.workers and standing.ended == standing.workers:
+        if standing.workers and len(standing.ended) == standing.workers:
             self._move(S.FINISHED, "all workers ended with exit code 0", now)
             return
         if standing.on_purpose:

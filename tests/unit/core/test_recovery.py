@@ -178,6 +178,21 @@ def test_a_job_that_ended_well_is_finished(world: World) -> None:
     assert not world.wanted
 
 
+@pytest.mark.parametrize("ended", [1, 2])
+def test_a_new_leader_knows_who_ended_well(world: World, ended: int) -> None:
+    for name in ("node-1", "node-2")[:ended]:
+        crash(world, name, 0)
+        world.lose(name, politely=True)
+        world.tick(2.0)
+    world.new_leader()
+    world.tick(200.0)
+    assert not world.wanted
+    if ended == 1:
+        crash(world, "node-2", 0)
+        world.tick(2.0)
+    assert recovery(world) is S.FINISHED
+
+
 @pytest.mark.parametrize("shims_leave", [("node-1",), ("node-1", "node-2")])
 def test_a_shim_that_leaves_after_its_worker_ended_well_is_no_loss(
     world: World, shims_leave: tuple[str, ...]
