@@ -4,6 +4,7 @@ BIN    := .venv/bin
 JSON   ?=
 ARGS   ?=
 LANES  ?= 2
+MINUTES ?=
 SEED   ?=
 SEEDS  ?= 200
 RUNS   ?= 5
