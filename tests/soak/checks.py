@@ -18,7 +18,7 @@ from tests.soak.killer import KINDS, Taken
 from tests.soak.options import SoakOptions
 
 EARLY_NS = 3 * 10**9  # a step that was under way may end so long after a kill
-THAWED_NS = 5 * 10**9  # so long after a shim is back its job may still run on
+THAWED_NS = 15 * 10**9  # so long after a shim is back its job may still run on
 # Chaos checks cuts by reading every image; here snapshots come and go.
 SHARED = tuple(one for one in checker.CHECKS if one is not checker.nobody_moved_in_a_cut)
 

@@ -126,7 +126,9 @@ class Killer:
             self.history.note("nobody", f"  ! {kill.kind}: all of them are away")
             return
         self.away.add(target)
-        busy, unix_ns = target in self.homes, time.time_ns()
+        trees = await asyncio.to_thread(self.world.copies)
+        busy = target in self.homes or any(target in nodes for nodes in trees.values())
+        unix_ns = time.time_ns()
         text = f"  ! {kill.kind} {target}, for {kill.away_s:.1f} s"
         self.history.note("taken", text, kind=kill.kind, target=target, busy=busy)
         await asyncio.to_thread(kind.take, self.world, target)

@@ -121,7 +121,7 @@ def test_what_is_wrong_is_found(words: str) -> None:
         (kill("shim_kill", KILLED_AT), True),
         (kill("node_off", KILLED_AT - 4), False),  # nobody there can have made a step since
         (kill("shim_freeze", KILLED_AT - 4), True),  # it stands until 51 s
-        (kill("shim_freeze", KILLED_AT - 20), False),
+        (kill("shim_freeze", KILLED_AT - 21), False),
         (kill("node_lost", KILLED_AT, busy=False), False),
     ],
 )
