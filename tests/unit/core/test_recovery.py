@@ -373,3 +373,31 @@ def test_an_operators_restore_is_not_disturbed(world: World) -> None:
     assert not world.wanted
     assert recovery(world) is S.WATCHING
     assert world.control.attempt("a1").state is AttemptState.COMMITTED  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_both_nodes_and_the_leader_are_lost_and_a_node_comes_back_empty(
+    world: World, moved: bool
+) -> None:
+    """The new leader has seen no worker of the run; where they were is in the store."""
+    lost = ["node-1", "node-2"]
+    if moved:
+        world.lose("node-2")
+        world.tick(POLICY.grace_s + 2.0)
+        serve(world)
+        world.settle()
+        lost = ["node-1", "node-3"]
+    for name in lost:
+        world.lose(name)
+        world.nodes[name].workers.clear()
+    world.new_leader()
+    world.tick(world.policy.adopt_s + POLICY.grace_s + 5.0)
+    serve(world)
+    assert recovery(world) is S.WAITING
+    for name in lost:
+        world.attach(name, new_session=True)
+    world.tick(2.0)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
