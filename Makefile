@@ -4,13 +4,13 @@ BIN    := .venv/bin
 JSON   ?=
 ARGS   ?=
 LANES  ?= 2
-MINUTES ?= 10
+MINUTES ?=
 SEED   ?=
 SEEDS  ?= 200
 RUNS   ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench bench-gpu bench-recovery test-gpu test-peers chaos sim clean
+.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench bench-gpu bench-recovery test-gpu test-peers chaos soak sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -50,7 +50,10 @@ check-proto: .venv/.stamp
 	{ echo 'proto/: generated code differs, run `make proto`' >&2; exit 1; }
 
 chaos: .venv/.stamp tools ## kill, freeze and cut off everything while a real job is saved and restored (root)
-	@$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+soak: .venv/.stamp tools ## a real job trains under the auto policy while machines are taken: MINUTES=20 (root)
+	@$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 sim: .venv/.stamp ## real coordinators and shims in simulated time, SEEDS=2000 runs full of faults; SEED=N repeats one
 	@$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)

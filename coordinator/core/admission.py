@@ -139,8 +139,10 @@ def admit_restore(
             advice=f"restore it as {snapshot.job}",
         )
     job = _job(cluster, event.job)
-    unseen = why_unseen(cluster, job)
-    if unseen and not event.old_run_ended:
+    # By itself only: workers that a person starts anew may have taken the places of the store.
+    gone = job.broken or (job.vacated and bool(event.cause))
+    unseen = "" if gone or event.old_run_ended else why_unseen(cluster, job)
+    if unseen:
         raise OldRunUnseen(
             f"the run of {job.name} may go on where this coordinator cannot see it: {unseen}",
             where=Where(job=job.name, phase="PLAN"),
@@ -177,7 +179,7 @@ def admit_restore(
         records={r.worker: r for r in snapshot.workers},
         run_from=job.base,
         held=cluster.run_in_reach(job),
-        sure=job.broken or not job.incarnation or event.old_run_ended,
+        sure=gone or not job.incarnation or event.old_run_ended,
     )
 
 

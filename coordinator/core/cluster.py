@@ -5,7 +5,7 @@ Only what shims report and what the store holds; attempts and restores are not k
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.core.errors import BugError
@@ -13,6 +13,7 @@ from coordinator.core.events import NodeAttached, NodeReported, WorkerExited
 from coordinator.core.fit import Candidate
 from coordinator.core.model import (
     AttemptRecord,
+    AttemptState,
     JobRecord,
     NodeFacts,
     RestoreRecord,
@@ -60,6 +61,8 @@ class Job:
     floor: int = 0
     base: int = 1  # the run that may be taking steps has this incarnation, or a later one
     broken: bool = False  # a worker of that run is surely gone: it takes no more steps
+    homes: dict[int, str] = field(default_factory=dict)  # its nodes by the store, when adopted
+    vacated: bool = False  # one of these came to this leader without its worker
     known: bool = False  # some worker was seen under this leader
     whole: bool = False  # whatever held a place in the present incarnation is in `places`
     sure_at: float = 0.0  # before this, who has not attached to a new leader may still live
@@ -73,6 +76,10 @@ class Job:
     def of_run(self, state: WorkerState) -> bool:
         """Whether a worker belongs to the run that may be taking steps."""
         return state.incarnation >= self.base
+
+    def is_whole(self) -> None:
+        """Whatever was known of ends of its run is of the past."""
+        self.broken, self.homes, self.vacated = False, {}, False
 
     def record(self) -> JobRecord:
         """The job as etcd keeps it."""
@@ -107,6 +114,7 @@ class Cluster:
         self.nodes[name] = node
         self._gone.pop(name, None)
         same = known is not None and known.session == event.session
+        self._look_at_homes(name, event.workers)
         return self._take(node, event.workers, fresh=True, same=same)
 
     def report(self, event: NodeReported) -> list[Stale]:
@@ -203,7 +211,8 @@ class Cluster:
             job.incarnation = incarnation
             job.floor = incarnation if floor is None else floor
             if floor is None:
-                job.base, job.broken = incarnation, False
+                job.base = incarnation
+                job.is_whole()
             job.places, job.whole = {}, False
             job.taken_away = ""
 
@@ -220,6 +229,25 @@ class Cluster:
         if job is not None and failed and record.incarnation == job.incarnation:
             job.base = min(job.base, record.old_from or job.base)
             job.broken = job.broken or record.sure
+
+    def was_at(self, records: Iterable[AttemptRecord | RestoreRecord]) -> None:
+        """Earlier leaders' committed attempts and restores that run tell where workers were."""
+        for record in sorted(records, key=lambda each: each.incarnation):
+            job = self.jobs.get(record.job)
+            if job is None or not job.base <= record.incarnation <= job.incarnation:
+                continue
+            if isinstance(record, RestoreRecord) and record.state is RestoreState.RUNNING:
+                job.homes = {p.worker: p.to_node for p in record.plan.placements}
+            elif isinstance(record, AttemptRecord) and record.state is AttemptState.COMMITTED:
+                job.homes = dict(enumerate(record.nodes))
+
+    def _look_at_homes(self, node: str, workers: Sequence[WorkerState]) -> None:
+        lives = {(s.job, s.worker) for s in workers if s.state not in NO_STEPS}
+        for job in self.jobs.values():
+            if any(
+                at == node and (job.name, worker) not in lives for worker, at in job.homes.items()
+            ):
+                job.vacated = True
 
     def _has_ended(self, state: WorkerState) -> None:
         """A worker is gone, or was brought back by a restore and never ran.

@@ -144,6 +144,7 @@ class Control(Requests):
                 self._cluster.raise_incarnation(action.job, action.incarnation)
                 self._runs.spare(action)
             commands += self._after(action, first)
+        self._cluster.was_at(ended)
         retentions = {job.job: job.retention for job in jobs}
         return commands + self._keeper.adopt(snapshots, retentions, unix_s=unix_s, now=now)
 

@@ -125,6 +125,8 @@ class JobRecovery:
     suspects: tuple[str, ...] = ()  # snapshots of runs that have not got further than `crash_step`
     left_behind: int = 0  # how many snapshots were, since a run last got further
     scratch: int = 0  # starts from scratch since then
+    ended: tuple[int, ...] = ()  # workers that ended with 0; their shims may have left since
+    ended_in: int = 0  # the incarnation that these were of
 
 
 def check(policy: JobPolicy) -> JobPolicy:

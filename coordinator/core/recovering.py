@@ -158,7 +158,9 @@ class Recovering:
             if job is None or known.policy.on_failure is not OnFailure.RESTORE:
                 continue
             standing = self._standing(job, now)
+            known.ended(standing.ended, job.incarnation)
             if not standing.whole and (now < job.sure_at or job.beginning):
+                commands += self._kept(known)
                 continue  # who is not here may be on its way
             commands += self._carried(known, known.look(standing, now))
         return commands
@@ -222,7 +224,8 @@ class Recovering:
     def _standing(self, job: Job, now: float) -> Standing:
         alive = self._cluster.alive(job)
         ranks = [rank for state in alive for rank in state.ranks]
-        crashed, gone, ended, left = [], [], 0, 0
+        crashed, gone, ended, left = [], [], [], 0
+        before = self._ended_before(job)
         here = {state.worker for state in alive if state.state != "faulted"}
         for worker in range(job.workers):
             if worker in here:
@@ -230,13 +233,15 @@ class Recovering:
             at = job.places.get(worker, "")
             node = self._cluster.nodes.get(at)
             state = node.workers.get((job.name, worker)) if node is not None else None
-            if node is not None and node.state != ATTACHED:
+            own = state is not None and state.incarnation == job.incarnation
+            well = state is not None and (state.state, state.exit_code) == ("exited", 0)
+            if worker in before or (own and well):
+                ended.append(worker)  # also where its shim has left, as one that started it does
+            elif node is not None and node.state != ATTACHED:
                 gone.append(f"worker {worker}: {at} is {node.state}, {node.reason}")
                 left += node.state == LEFT
-            elif state is None or state.incarnation != job.incarnation:
+            elif state is None or not own:
                 gone.append(f"worker {worker} is on no node")
-            elif state.state == "exited" and state.exit_code == 0:
-                ended += 1
             else:
                 how = "is faulted" if state.state == "faulted" else _code(state.exit_code)
                 crashed.append(f"worker {worker} on {at} {how}")
@@ -251,7 +256,7 @@ class Recovering:
             workers=job.workers,
             crashed=tuple(crashed),
             gone=tuple(gone),
-            ended=ended,
+            ended=tuple(ended),
             on_purpose=not here and not crashed and bool(gone) and left == len(gone),
             taken_away=job.taken_away,
             step=step,
@@ -275,6 +280,10 @@ class Recovering:
         failure = record.failure
         known = self._cluster.nodes.get(failure.node) if failure is not None else None
         return known is not None and known.state != ATTACHED
+
+    def _ended_before(self, job: Job) -> tuple[int, ...]:
+        record = self._jobs[job.name].record
+        return record.ended if record.ended_in == job.incarnation else ()
 
     def _still_s(self, job: str, step: int, now: float, *, moves: bool) -> float:
         clock = self._clocks.setdefault(job, _Clock(at=now))

@@ -55,7 +55,7 @@ class Standing:
     workers: int = 0
     crashed: tuple[str, ...] = ()  # workers that ended with another code than 0, in words
     gone: tuple[str, ...] = ()  # workers out of reach, or nowhere, in words
-    ended: int = 0  # workers that ended with 0
+    ended: tuple[int, ...] = ()  # workers that ended with 0
     on_purpose: bool = False  # whoever is not there was ended by whoever runs its shim
     taken_away: str = ""  # how one of them has ended the run by that; empty: none has
     step: int = 0
@@ -117,6 +117,11 @@ class Recovery:
         if standing.whole and not standing.busy:
             self.step = standing.step
         return self.moves
+
+    def ended(self, workers: tuple[int, ...], incarnation: int) -> None:
+        """These have ended with 0: a later leader may find them nowhere, and nothing is amiss."""
+        if workers and (workers, incarnation) != (self.record.ended, self.record.ended_in):
+            self._keep(ended=workers, ended_in=incarnation)
 
     def stopped(self, how: str, now: float) -> None:
         """The job has been stopped on purpose."""
@@ -224,7 +229,7 @@ class Recovery:
             self.doubt_since = None
             self._look_for_hung(standing, now)
             return
-        if standing.workers and standing.ended == standing.workers:
+        if standing.workers and len(standing.ended) == standing.workers:
             self._move(S.FINISHED, "all workers ended with exit code 0", now)
             return
         if standing.on_purpose:

@@ -62,7 +62,7 @@ class Runs:
         if job.waiting:
             return self._defer(job, node, worker)
         if self._joins(job, worker):
-            job.broken = False  # it may be whole again
+            job.is_whole()  # or may be so again
             return [self._admit(job, node, state)]
         return self._begin(job, state)
 
@@ -182,7 +182,8 @@ class Runs:
         """A restore is through: the job is what it brought back, and nothing else."""
         job = self._cluster.jobs[name]
         job.floor, job.whole, job.sure_at = job.incarnation, True, 0.0
-        job.base, job.broken = job.incarnation, False
+        job.base = job.incarnation
+        job.is_whole()
 
     def given_up(
         self,

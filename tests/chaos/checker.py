@@ -5,13 +5,14 @@ Each takes what was `Seen` and yields one sentence for each thing that is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from coordinator.codec import decode
 from coordinator.core.errors import StoreError
+from coordinator.core.job_policy import JobRecovery
 from coordinator.core.model import (
     AttemptRecord,
     AttemptState,
@@ -32,6 +33,7 @@ CLASSES: dict[Kind, Any] = {
     Kind.RESTORE: RestoreRecord,
     Kind.SNAPSHOT: Snapshot,
     Kind.WORKER: WorkerRecord,
+    Kind.RECOVERY: JobRecovery,
 }
 LOCK_LATE_NS = 300_000_000  # nft's monitor tells a moment later than it happens
 ENDED_ATTEMPT = (AttemptState.COMMITTED, AttemptState.ABORTED)
@@ -290,7 +292,8 @@ def nobody_obeys_the_past(seen: Seen) -> Iterator[str]:
     yield from dict.fromkeys(seen.ghosts)
 
 
-CHECKS: tuple[Callable[[Seen], Iterator[str]], ...] = (
+Check = Callable[[Seen], Iterator[str]]
+CHECKS: tuple[Check, ...] = (
     snapshots_are_whole,
     snapshots_stay,
     latest_moves_forward,
@@ -303,9 +306,9 @@ CHECKS: tuple[Callable[[Seen], Iterator[str]], ...] = (
 )
 
 
-def check(seen: Seen) -> list[str]:
+def check(seen: Seen, checks: Iterable[Check] = CHECKS) -> list[str]:
     """Every sentence of every check."""
     try:
-        return [sentence for one in CHECKS for sentence in one(seen)]
+        return [sentence for one in checks for sentence in one(seen)]
     except StoreError as error:
         return [f"a record in etcd cannot be read: {error}"]

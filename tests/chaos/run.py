@@ -106,10 +106,10 @@ def summary(
 
 
 @contextlib.contextmanager
-def stage() -> Iterator[Path]:
+def stage(name: str = "chaos") -> Iterator[Path]:
     """A private directory for all that is written; removed at the end. The store is in memory."""
     parent = os.environ.get("ALLSTOP_CHAOS_DIRECTORY") or "/var/tmp"
-    root = Path(tempfile.mkdtemp(prefix="allstop-chaos-", dir=parent))
+    root = Path(tempfile.mkdtemp(prefix=f"allstop-{name}-", dir=parent))
     store: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     if free_memory_bytes() > STORE_BYTES_MIN:
         (root / "store").mkdir()

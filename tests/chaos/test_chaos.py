@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.interrupting import said_until
+from tests.support.running import place, start, traces
+
+__all__ = ["place"]
 
 pytestmark = [
     pytest.mark.root,
@@ -26,8 +25,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-CHAOS = [sys.executable, "-m", "tests.chaos"]
-ROOT = Path(__file__).resolve().parents[2]
 ENDS_S_MAX = 30.0
 MINUTES = "0.75"
 FIELDS = {
@@ -36,46 +33,13 @@ FIELDS = {
 }
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """Where the run puts its directory: sockets want short paths."""
-    with tempfile.TemporaryDirectory(prefix="allstop-test-", dir="/var/tmp") as directory:
-        yield Path(directory)
-
-
-def start(place: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*CHAOS, *options],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "ALLSTOP_CHAOS_DIRECTORY": str(place),
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def traces(place: Path) -> dict[str, Any]:
-    """What a run there must not leave behind, as this machine shows it now."""
-    found = set()
-    for process in Path("/proc").iterdir():
-        if process.name.isdecimal():
-            try:
-                words = (process / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if os.fsencode(place) in words:
-                found.add(process.name)
-    return {"processes": found, "mounts": Path("/proc/self/mounts").read_text()}
+def chaos(place: Path, *options: str) -> subprocess.Popen[str]:
+    return start("tests.chaos", "ALLSTOP_CHAOS_DIRECTORY", place, *options)
 
 
 def test_a_short_run(place: Path, seed: int) -> None:
     before = traces(place)
-    run = start(place, "--minutes", MINUTES, "--seed", str(seed))
+    run = chaos(place, "--minutes", MINUTES, "--seed", str(seed))
     out, err = run.communicate()
     assert run.returncode == 0, f"{err[-12000:]}\n{out[-2000:]}"
     summary: dict[str, Any] = json.loads(out.splitlines()[-1])
@@ -90,7 +54,7 @@ def test_a_short_run(place: Path, seed: int) -> None:
 
 def test_interrupted_it_leaves_nothing(place: Path) -> None:
     before = traces(place)
-    run = start(place, "--minutes", "5", "--seed", "1")
+    run = chaos(place, "--minutes", "5", "--seed", "1")
     said_until(run, "DUMPING")
     began = time.monotonic()
     run.send_signal(signal.SIGINT)

@@ -140,9 +140,14 @@ class World:
             JOB,
             workers=len(BUSY),
             worker=worker,
-            argv=torchrun(self.options, self.lab, worker, self.diaries.directory, True),
+            argv=self.argv(worker),
             env=environment(),
         )
+
+    def argv(self, worker: int) -> list[str]:
+        """The job's own command on the node of that worker."""
+        pause = str(self.options.pause_s)
+        return torchrun(self.options, self.lab, worker, self.diaries.directory, pause)
 
     def _choose_criu(self, name: str) -> None:
         path = self.root / "criu" / f"{name}.sh"

@@ -19,7 +19,12 @@ TESTS = HERE.parent
 ALONE = "alone"
 PACKAGES = {f"tests/integration/{name}" for name in ("page", "telemetry", "badluck", "gpu")}
 # These change links outside of labs, or compare all of the machine's before and after.
-WHOLE_MACHINE = ("tests/chaos/test_chaos.py", "tests/lab/", "tests/integration/compose/")
+WHOLE_MACHINE = (
+    "tests/chaos/test_chaos.py",
+    "tests/soak/",
+    "tests/lab/",
+    "tests/integration/compose/",
+)
 # All of it is alone: at the very end nobody waits for the other lane before every test of it.
 LAST = tuple(f"tests/integration/{name}/" for name in ("aborts", "bench", "demo"))
 

@@ -863,7 +863,7 @@ class StoryLine(_message.Message):
     def __init__(self, unix_s: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class JobRecovery(_message.Message):
-    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story", "suspects", "left_behind", "scratch")
+    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story", "suspects", "left_behind", "scratch", "ended", "ended_in")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -876,6 +876,8 @@ class JobRecovery(_message.Message):
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_BEHIND_FIELD_NUMBER: _ClassVar[int]
     SCRATCH_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_IN_FIELD_NUMBER: _ClassVar[int]
     job: str
     state: RecoveryState
     why: str
@@ -888,7 +890,9 @@ class JobRecovery(_message.Message):
     suspects: _containers.RepeatedScalarFieldContainer[str]
     left_behind: int
     scratch: int
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ..., suspects: _Optional[_Iterable[str]] = ..., left_behind: _Optional[int] = ..., scratch: _Optional[int] = ...) -> None: ...
+    ended: _containers.RepeatedScalarFieldContainer[int]
+    ended_in: int
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ..., suspects: _Optional[_Iterable[str]] = ..., left_behind: _Optional[int] = ..., scratch: _Optional[int] = ..., ended: _Optional[_Iterable[int]] = ..., ended_in: _Optional[int] = ...) -> None: ...
 
 class DrainedJob(_message.Message):
     __slots__ = ("job", "step", "snapshot", "why", "tries")

@@ -1,11 +1,12 @@
 """Run a training script as it is, with a pause after each optimizer step and a line about it.
 
-    paced.py PAUSE_S DIRECTORY SCRIPT ARGUMENTS...
+    paced.py PAUSE_S|FILE DIRECTORY SCRIPT ARGUMENTS...
 
-Each rank appends `unix_ns incarnation host rank step digest` to DIRECTORY/<rank>; the digest covers
-every parameter and optimizer value after the step. The file is never left open: it is no part of
-a snapshot, so that nothing cuts the history back. A parked rank writes the line of its step when it
-is let go, since allstop's hook comes first.
+The pause is the number, or what the file says at that moment. Each rank appends `unix_ns
+incarnation host rank step digest` to DIRECTORY/<rank>; the digest covers every parameter and
+optimizer value after the step. The file is never left open: it is no part of a snapshot, so that
+nothing cuts the history back. A parked rank writes the line of its step when it is let go, since
+allstop's hook comes first.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ INCARNATION_AT = 4 * 8  # in the control page; see worker_shim/hook/page.py
 class Diary:
     """Counts steps of this rank and writes them down."""
 
-    def __init__(self, pause_s: float, path: Path) -> None:
-        self.pause_s = pause_s
+    def __init__(self, pause: str, path: Path) -> None:
+        self.pause = pause
         self.path = path
         self.step = 0
 
@@ -46,7 +47,12 @@ class Diary:
             os.write(file, line.encode())
         finally:
             os.close(file)
-        time.sleep(self.pause_s)
+        time.sleep(pause_s(self.pause))
+
+
+def pause_s(pause: str) -> float:
+    """A number, or the number in the file of that name."""
+    return float(Path(pause).read_text()) if "/" in pause else float(pause)
 
 
 def state_digest(optimizer: torch.optim.Optimizer) -> str:
@@ -72,9 +78,9 @@ def incarnation() -> int:
 
 def main() -> None:
     """Become the script, watched."""
-    pause_s, directory, script = float(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    pause, directory, script = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     sys.argv = sys.argv[3:]
-    register_optimizer_step_post_hook(Diary(pause_s, directory / os.environ["RANK"]))
+    register_optimizer_step_post_hook(Diary(pause, directory / os.environ["RANK"]))
     runpy.run_path(script, run_name="__main__")
 
 

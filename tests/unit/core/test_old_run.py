@@ -21,12 +21,14 @@ def world() -> World:
     return made
 
 
-def restore(world: World, restore: str = "r1", *, sure: bool = False) -> str:
+def restore(world: World, restore: str = "r1", *, sure: bool = False, cause: str = "") -> str:
     """Ask for one to its end; how that was, in a word."""
     made = world.snapshots["a1"]
     files = tuple(n.facts for n in world.nodes.values() if n.attached)
     world.event(
-        events.RestoreRequested("llm", restore, made, 0.0, 2000.0, files, old_run_ended=sure)
+        events.RestoreRequested(
+            "llm", restore, made, 0.0, 2000.0, files, old_run_ended=sure, cause=cause
+        )
     )
     world.settle()
     refused = world.refused.get(restore)
@@ -118,6 +120,17 @@ def test_a_new_leader_does_not_take_who_has_not_come_yet_for_gone(world: World) 
 def test_a_new_leader_needs_one_of_them(world: World) -> None:
     lose_the_leader(world, "node-1", "node-3")
     assert restore(world) == S.RUNNING
+
+
+@pytest.mark.parametrize("cause", ["", "worker 0 is on no node"])
+def test_a_new_leader_believes_a_node_that_comes_without_its_worker_for_recoveries(
+    world: World, cause: str
+) -> None:
+    lose_the_leader(world, "node-3", "node-4")
+    assert restore(world, cause=cause) == UNSEEN
+    world.nodes["node-1"].workers.clear()
+    world.attach("node-1", new_session=True)
+    assert restore(world, "r2", cause=cause) == (S.RUNNING if cause else UNSEEN)
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -129,6 +129,39 @@ def test_a_job_that_ended_well_is_finished(world: World) -> None:
     assert not world.wanted
 
 
+@pytest.mark.parametrize("ended", [1, 2])
+def test_a_new_leader_knows_who_ended_well(world: World, ended: int) -> None:
+    for name in ("node-1", "node-2")[:ended]:
+        crash(world, name, 0)
+        world.lose(name, politely=True)
+        world.tick(2.0)
+    world.new_leader()
+    world.tick(200.0)
+    assert not world.wanted
+    if ended == 1:
+        crash(world, "node-2", 0)
+        world.tick(2.0)
+    assert recovery(world) is S.FINISHED
+
+
+@pytest.mark.parametrize("shims_leave", [("node-1",), ("node-1", "node-2")])
+def test_a_shim_that_leaves_after_its_worker_ended_well_is_no_loss(
+    world: World, shims_leave: tuple[str, ...]
+) -> None:
+    for name in ("node-1", "node-2"):
+        crash(world, name, 0)
+        if name in shims_leave:
+            world.lose(name, politely=True)
+        if name == "node-1":
+            world.tick(100.0)
+            assert not world.wanted  # the other worker still has something to do
+    world.tick(2.0)
+    assert recovery(world) is S.FINISHED
+    assert "all workers ended with exit code 0" in story(world)
+    world.tick(100.0)
+    assert not world.wanted
+
+
 def test_a_job_that_was_stopped_is_finished(world: World) -> None:
     world.checkpoint("llm", "a2", stop=True)
     world.settle()
@@ -291,6 +324,34 @@ def test_an_operators_restore_is_not_disturbed(world: World) -> None:
     assert not world.wanted
     assert recovery(world) is S.WATCHING
     assert world.control.attempt("a1").state is AttemptState.COMMITTED  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_both_nodes_and_the_leader_are_lost_and_a_node_comes_back_empty(
+    world: World, moved: bool
+) -> None:
+    """The new leader has seen no worker of the run; where they were is in the store."""
+    lost = ["node-1", "node-2"]
+    if moved:
+        world.lose("node-2")
+        world.tick(POLICY.grace_s + 2.0)
+        serve(world)
+        world.settle()
+        lost = ["node-1", "node-3"]
+    for name in lost:
+        world.lose(name)
+        world.nodes[name].workers.clear()
+    world.new_leader()
+    world.tick(world.policy.adopt_s + POLICY.grace_s + 5.0)
+    serve(world)
+    assert recovery(world) is S.WAITING
+    for name in lost:
+        world.attach(name, new_session=True)
+    world.tick(2.0)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
 
 
 # -- hung ------------------------------------------------------------------------------------------
