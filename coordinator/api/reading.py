@@ -146,7 +146,9 @@ async def _newest_but(desk: Desk, job: str, skip: AbstractSet[str]) -> Snapshot:
                     f"job {job} has no snapshot{' but those left behind' if found else ''}",
                     where=Where(job=job),
                 )
-            return await desk.store.snapshot(left[-1].snapshot, job)
+            known = desk.control.job(job)
+            latest = [each for each in left if known is not None and each.snapshot == known.latest]
+            return await desk.store.snapshot((latest or left)[-1].snapshot, job)
     except TimeoutError:
         raise StoreError("the store did not answer in time", where=Where(job=job)) from None
 
