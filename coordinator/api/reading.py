@@ -188,7 +188,9 @@ async def _newest_but(
                     f"job {job} has no snapshot{' but those left behind' if found else ''}",
                     where=Where(job=job),
                 )
-            return await desk.store.snapshot(good[-1].snapshot, job)
+            known = desk.control.job(job)
+            latest = [each for each in good if known is not None and each.snapshot == known.latest]
+            return await desk.store.snapshot((latest or good)[-1].snapshot, job)
     except TimeoutError:
         raise StoreError("the store did not answer in time", where=Where(job=job)) from None
 

@@ -21,7 +21,8 @@ class _Clock:
     """The steps of one job, as they were seen."""
 
     step: int = -1
-    at: float = 0.0
+    at: float = 0.0  # when it was taken, later by what was done to the job since
+    looked_at: float = 0.0
 
 
 class Recovering:
@@ -261,7 +262,7 @@ class Recovering:
             taken_away=job.taken_away,
             step=step,
             crash_step=exit_step if incarnation == job.incarnation else 0,
-            still_s=self._still_s(job.name, step, now, moves=bool(here) and moves and not busy),
+            still_s=self._still_s(job.name, step, now, moves=bool(here) and moves, busy=busy),
             behind=self._behind(job, alive, step),
             usual_s=self._usual_s(job.name),
             nodes=sum(node.state == ATTACHED for node in self._cluster.nodes.values()),
@@ -285,10 +286,14 @@ class Recovering:
         record = self._jobs[job.name].record
         return record.ended if record.ended_in == job.incarnation else ()
 
-    def _still_s(self, job: str, step: int, now: float, *, moves: bool) -> float:
-        clock = self._clocks.setdefault(job, _Clock(at=now))
+    def _still_s(self, job: str, step: int, now: float, *, moves: bool, busy: bool) -> float:
+        """For how long it has taken no step; an attempt that parks ranks in vain does not count."""
+        clock = self._clocks.setdefault(job, _Clock(at=now, looked_at=now))
         if step != clock.step or not moves:
             clock.step, clock.at = step, now
+        elif busy:
+            clock.at += now - clock.looked_at
+        clock.looked_at = now
         return now - clock.at
 
 

@@ -412,6 +412,20 @@ def test_a_job_that_is_hung_stays_so_while_nothing_can_be_restored(world: World)
     assert "whole again by itself" in story(world)
 
 
+def test_checkpoints_that_are_tried_in_vain_do_not_hide_a_hang(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=20.0)))
+    stepping(world)
+    for number in range(6):
+        if world.wanted:
+            break
+        world.tick(8.0)
+        until(world, Phase.PARK, f"b{number}")
+        world.tick(world.policy.park_s + 1.0)  # nobody comes to the target
+        world.settle()
+    assert "no step for 3" in serve(world).cause
+    assert number == 4
+
+
 def test_ranks_that_wait_for_one_that_has_ended_well_are_hung_too(world: World) -> None:
     world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
     stepping(world)
