@@ -23,7 +23,7 @@ from lab import Lab
 from tests.peers.kit import NODES, Peer, undisturbed
 from tests.support.jobs import until
 
-EPOCHS = 80
+EPOCHS = 50
 STEPS_AN_EPOCH = 46
 READY_S = 60
 SETTINGS = {**ENV, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}  # it would drain for 30 s
