@@ -222,6 +222,12 @@ class Cluster:
         if job is not None and record.incarnation == job.incarnation:
             job.broken = job.broken or len(record.owed) < len(record.nodes)
 
+    def ended_by(self, record: AttemptRecord) -> None:
+        """An attempt has stopped the job: how its workers end says nothing of failures."""
+        job = self.jobs.get(record.job)
+        if job is not None and record.incarnation == job.incarnation:
+            job.taken_away = job.taken_away or f"it was stopped by {record.attempt}"
+
     def replaced(self, record: RestoreRecord) -> None:
         """A restore of an earlier leader has failed: the run that it was to replace may go on."""
         job = self.jobs.get(record.job)

@@ -318,6 +318,8 @@ class Control(Requests):
             record = action.record()
             self._owed.owe(record)
             self._pace.note(record)
+            if stops(record):
+                self._cluster.ended_by(record)
             return self._standing.attempt_ended(record, self._now)
         told = self._standing.restore_ended(action.record(), self._now)
         return told + self._restore_ended(action)

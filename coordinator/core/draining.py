@@ -148,14 +148,16 @@ class Draining:
     def _require_time(self, job: Job, event: drain_events.DrainRequested, now: float) -> None:
         """The checkpoint would be admitted, were it asked for now; a busy job is asked later."""
         policy, cut = self._means.policy, self._cut(job.name)
+        # what is asked for after a notice was refused, a checkpoint at least, is judged by the same
+        pace = self._means.pace.copy() if event.notice else self._means.pace
         try:
             if self.sight(job, event.node).busy:
-                self._means.pace.check(job.name, cut, policy, event.deadline_s or policy.attempt_s)
+                pace.check(job.name, cut, policy, event.deadline_s or policy.attempt_s)
                 return
             asked = events.CheckpointRequested(
                 job.name, "", cut, stop=True, deadline_s=event.deadline_s, unix_s=event.unix_s
             )
-            admit_attempt(self._cluster, self._means.pace, asked, self._means.epoch, policy, now)
+            admit_attempt(self._cluster, pace, asked, self._means.epoch, policy, now)
         except AllstopError as error:
             raise error.at(job=job.name) from None
 

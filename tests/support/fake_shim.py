@@ -56,6 +56,7 @@ class FakeShim:
         self.behaviour = behaviour or Behaviour()
         self.orders: list[shim_pb2.Order] = []
         self.fenced: list[shim_pb2.Fenced] = []
+        self.refused: list[shim_pb2.NoticeRefused] = []
         self.restored: set[str] = set()  # by these restores
         self.epoch = 0
         self.hellos = 0
@@ -224,6 +225,7 @@ class FakeShim:
 
     async def _take(self, message: shim_pb2.CoordinatorMessage) -> None:
         kind = message.WhichOneof("body")
+        self.refused += [message.refused] if kind == "refused" else []
         if kind == "welcome":  # of a new leader, on a stream that stands
             self.epoch = message.welcome.epoch
             await self.say(hello=self.hello())

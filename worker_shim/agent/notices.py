@@ -130,7 +130,7 @@ class Notices:
         for source, given in list(self._given.items()):
             left_s = given.until - now
             if left_s > 0 and self.agent.hellos and self._news(given, now):
-                deadline_ms = round(left_s * 1000) if given.deadline else 0
+                deadline_ms = max(1, round(left_s * 1000)) if given.deadline else 0
                 if self.agent.send(_message(given.kind, deadline_ms, given.why)):
                     given.told, given.told_at = self.agent.hellos, now
                     given.refused = False

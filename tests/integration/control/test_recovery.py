@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from allstop.v1 import shim_pb2
+
 from coordinator.api.values import Story
 from coordinator.core.job_policy import JobPolicy, OnFailure, RecoveryState
 from coordinator.core.model import Phase, RestoreState
@@ -65,6 +67,26 @@ async def test_a_lost_node_is_replaced_and_the_story_says_so() -> None:
         restores = [text for text in texts if text.startswith("restore ")]
         assert len(restores) == 1
         assert "node-1 is lost" in restores[0]
+
+
+async def test_a_shim_that_is_told_to_end_has_not_failed() -> None:
+    async with cluster(2, spares=1) as case:
+        await saved(case)
+        why = "the shim was told SIGTERM"
+        shim = case.shims[1]
+        await shim.say(notice=shim_pb2.NoticeGiven(kind=shim_pb2.NOTICE_KIND_END, why=why))
+        await shim.exit_worker("llm", 1, -15)
+        await shim.leave()
+        story = await told(case, "the run was ended on purpose", "runs from")
+        assert story.recovery.state is RecoveryState.WATCHING
+        assert not any("the run has ended" in line.text for line in story.lines)
+        (job,) = await case.client.jobs()
+        assert (job.state, job.nodes) == ("running", ("node-0", "node-2"))
+        history = (await case.client.policy("llm")).history
+        assert (history.failures, [node.failures for node in history.nodes if node.failures]) == (
+            0,
+            [],
+        )
 
 
 async def test_a_spare_that_comes_later_is_taken_the_moment_it_is_there() -> None:

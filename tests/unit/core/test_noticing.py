@@ -156,6 +156,22 @@ def test_jobs_are_saved_and_stopped_once_however_often_it_is_told(world: World) 
     assert (world.notices_refused, failures(world)) == ([], 0)
 
 
+def test_a_job_that_is_stopped_and_restored_has_not_failed(world: World) -> None:
+    """Its workers are killed for that, and their shims say so."""
+    world.checkpoint("llm", "a2", stop=True)
+    world.settle()
+    for name in ("node-1", "node-2"):
+        ends(world, name, -9)
+    world.restore("llm", "r1", "a2")
+    world.settle()
+    assert places(world) == ["node-1", "node-2"]
+    assert failures(world) == 0
+    go_on(world, 5.0)
+    ends(world, "node-1", 1)
+    go_on(world, 20.0)
+    assert failures(world) == 1, "a later crash is one"
+
+
 def test_one_that_something_else_has_is_stopped_when_it_is_told_again(world: World) -> None:
     world.checkpoint("llm", "a2")
     tell(world, K.STOP)
