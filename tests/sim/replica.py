@@ -10,6 +10,7 @@ import grpc.aio
 from allstop.v1 import carrier_pb2, shim_pb2
 
 from coordinator.core.errors import AllstopError, BugError, Fenced, StoreError
+from coordinator.health.table import rules
 from coordinator.link.carrier import Carrier
 from coordinator.link.relay import RelayClient, RelayService
 from coordinator.link.service import LinkService
@@ -116,6 +117,7 @@ class Replica:
             coordinator=process.name,
             store=Records(kv, right),
             policy=self.world.policy,
+            health=rules(),
             check=right.check,
             clock=process.clock,
             unix=lambda: time.time() + self.jump_s,

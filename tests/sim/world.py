@@ -31,6 +31,7 @@ from tests.sim.loop import DEAD, FROZEN, PROCESS, Process, SimLoop
 from tests.sim.machine import Machine
 from tests.sim.nemesis import STORE, Nemesis
 from tests.sim.replica import ATTACH, Replica
+from tests.sim.sick import Sickness
 from tests.sim.store import StoreProcess
 from tests.sim.tree import Tree
 from tests.sim.truth import Truth
@@ -89,6 +90,7 @@ class World:
         self.specs: dict[str, JobSpec] = {}
         self.users: dict[str, User] = {}
         self.gpu_jobs: set[str] = set()
+        self.healed = False
         self.devices = Random(f"{seed} devices")  # its own, so that all else stays as it was
         self.policies = Random(f"{seed} policies")
         self.nemesis = Nemesis(self, focus)
@@ -212,12 +214,17 @@ class World:
         asking = [asyncio.ensure_future(user.run()) for user in self.users.values()]
         drainer = Drainer(self)
         asking.append(asyncio.ensure_future(drainer.run()))
+        sickness = Sickness(self)
+        asking.append(asyncio.ensure_future(sickness.run()))
         await self.nemesis.run(FAULTY_S)
         self.note("everything is healed")
         self.nemesis.heal()
+        self.healed = True
+        sickness.heal()
         for task in asking:
             task.cancel()
         await asyncio.sleep(QUIET_S)
+        drainer.wanted = drainer.wanted or sickness.wanted  # a sick GPU has its node drained
         await drainer.lay_down()
         for user in self.users.values():
             await user.prove_alive()

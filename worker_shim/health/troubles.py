@@ -63,6 +63,11 @@ class Troubles:
         for known in self._known.values():
             known.told_at = self.clock() if known.told_at is None else known.told_at
 
+    def forget(self) -> None:
+        """All GPUs are others now."""
+        self._known.clear()
+        self.changed()
+
     def _fresh(self, known: _Known) -> bool:
         if known.before:
             return False
