@@ -144,8 +144,8 @@ async def _let_go(worker: Worker, action: str, deadline: Deadline) -> None:
 async def put_away(worker: Worker, action: str, deadline: Deadline) -> Outcome:
     """Kill what this restore brought back, and remove its network lock and its images.
 
-    A worker of the old incarnation that the restore has not touched yet is left alone. The images go
-    even where the rest fails: nobody looks for them again.
+    A worker of the old incarnation that the restore has not touched yet is left alone. The images
+    go even where the rest fails: nobody looks for them again.
     """
     try:
         if worker.restored_by == action:
