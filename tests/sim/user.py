@@ -222,7 +222,9 @@ class User:
                 missing_since = None
 
     async def _something(self, chance: float) -> None:
-        if chance < 0.7:
+        if self.policy is not None and self.policy.hung and chance < 0.8:
+            await asyncio.sleep(PATIENCE_S)  # else ranks that stand still are held all the time
+        elif chance < 0.7:
             await self.checkpoint()
         elif chance < 0.8:
             await self.checkpoint(cut=Cut.FREEZE)

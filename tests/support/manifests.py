@@ -16,10 +16,10 @@ Manifest = dict[str, Any]
 
 
 def manifests() -> list[Manifest]:
-    """Every object, without what is kustomize's own."""
+    """Every object, without what is kustomize's own, and Helm's values."""
     paths = sorted(ROOT.glob("*/*.yaml"))
     documents = [each for path in paths for each in yaml.safe_load_all(path.read_text())]
-    return [each for each in documents if each["kind"] != "Kustomization"]
+    return [each for each in documents if each.get("kind", "Kustomization") != "Kustomization"]
 
 
 def manifest(kind: str, name: str) -> Manifest:

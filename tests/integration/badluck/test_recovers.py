@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,21 @@ async def test_a_poisoned_snapshot_is_left_behind(start_pair: Start) -> None:
     pair.untell(3)
     await pair.snapshot()
     assert (await pair.client.story(JOB)).recovery.skipped == ()
+
+
+async def test_a_shim_is_lost_and_there_is_no_spare_until_one_registers(start_pair: Start) -> None:
+    pair = await start_pair()
+    await pair.client.set_policy(BACK)
+    await told(pair, "is watched")
+    taken = await pair.snapshot()
+    pair.signal("n1", signal.SIGKILL)
+    story = await told(pair, "waits for nodes, 60 s at most")
+    assert story.recovery.state is RecoveryState.WAITING
+    pair.start_spare("n1")
+    await came_back(pair, 1, taken.snapshot)
+    view = await pair.job()
+    assert view is not None
+    assert view.nodes == ("n0", "n1")
 
 
 async def test_a_spare_that_dies_in_a_restore_and_a_node_that_returns(start_pair: Start) -> None:
