@@ -26,6 +26,12 @@ TRAINER_KINDS = {
 }
 KUBERNETES = "v1.37.0"
 KUBERNETES_KINDS = {
+    "CustomResourceDefinition": "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1."
+    "CustomResourceDefinition",
+    "ServiceAccount": "io.k8s.api.core.v1.ServiceAccount",
+    "ClusterRole": "io.k8s.api.rbac.v1.ClusterRole",
+    "ClusterRoleBinding": "io.k8s.api.rbac.v1.ClusterRoleBinding",
+    "Deployment": "io.k8s.api.apps.v1.Deployment",
     "Namespace": "io.k8s.api.core.v1.Namespace",
     "PersistentVolumeClaim": "io.k8s.api.core.v1.PersistentVolumeClaim",
     "Service": "io.k8s.api.core.v1.Service",

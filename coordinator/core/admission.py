@@ -10,7 +10,7 @@ from typing import Any
 from coordinator.core.action import DETAILS_LIMIT, Member
 from coordinator.core.agreement import check_findings
 from coordinator.core.attempt import Attempt
-from coordinator.core.cluster import NOT_READY, Cluster, Job
+from coordinator.core.cluster import NOT_READY, Cluster
 from coordinator.core.errors import (
     BadRequest,
     NotFound,
@@ -21,6 +21,7 @@ from coordinator.core.errors import (
 )
 from coordinator.core.events import CheckpointRequested, RestoreRequested
 from coordinator.core.failures import error_of, listed
+from coordinator.core.known import Job
 from coordinator.core.model import AttemptState, Cut, Plan, RestoreState, WorkerState
 from coordinator.core.pace import DEADLINES, Pace
 from coordinator.core.policy import Policy

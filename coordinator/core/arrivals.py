@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from coordinator.core import events
 from coordinator.core.attempt import Attempt
-from coordinator.core.cluster import ATTACHED, LEFT, LOST, Stale
+from coordinator.core.cluster import Stale
 from coordinator.core.commands import AdmitWorker, Command, FenceWorkers, PutAttempt, PutRestore
 from coordinator.core.events import Event
 from coordinator.core.keeper import Keeper
+from coordinator.core.known import ATTACHED, LEFT, LOST
 from coordinator.core.model import AttemptRecord, WorkerState
 from coordinator.core.owed import Owed, may_be_kept, stop_of, stops, undo_of, undo_s
 from coordinator.core.policy import Policy

@@ -129,14 +129,7 @@ class Control(Requests):
                 self._problem(record.job, later(record, self.epoch))
                 continue
             if record.state in HAVE_ENDED:
-                self._running.remember(id_of(record), record)
-                self._owed.owe(record)
-                if isinstance(record, AttemptRecord):
-                    self._pace.note(record)
-                    if stops(record):
-                        self._cluster.stopped(record)
-                else:
-                    self._cluster.replaced(record)
+                self._remember(record)
                 continue
             action, first = heir.take(record)
             self._running.add(action)
@@ -147,6 +140,17 @@ class Control(Requests):
         self._cluster.was_at(ended)
         retentions = {job.job: job.retention for job in jobs}
         return commands + self._keeper.adopt(snapshots, retentions, unix_s=unix_s, now=now)
+
+    def _remember(self, record: AnyRecord) -> None:
+        """How an action of an earlier leader has ended."""
+        self._running.remember(id_of(record), record)
+        self._owed.owe(record)
+        if isinstance(record, RestoreRecord):
+            self._cluster.replaced(record)
+            return
+        self._pace.note(record)
+        if stops(record):
+            self._cluster.stopped(record)
 
     def _problem(self, job: str, what: str) -> None:
         if job:

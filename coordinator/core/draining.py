@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from coordinator.core import drain_events, events
 from coordinator.core.admission import admit_attempt
-from coordinator.core.cluster import ATTACHED, NOT_READY, Cluster, Job
+from coordinator.core.cluster import NOT_READY, Cluster
 from coordinator.core.commands import (
     Announce,
     AskCheckpoint,
@@ -24,6 +24,7 @@ from coordinator.core.drain_records import DrainedJob, DrainRecord, DrainState, 
 from coordinator.core.errors import AllstopError, BadRequest, NotFound, NotReady, Where
 from coordinator.core.evacuation import require_nodes
 from coordinator.core.failures import failure_of, listed
+from coordinator.core.known import ATTACHED, Job
 from coordinator.core.model import AttemptRecord, AttemptState, Cut, RestoreRecord
 from coordinator.core.pace import Pace
 from coordinator.core.policy import Policy

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from coordinator.core.cluster import Cluster, Job
+from coordinator.core.cluster import Cluster
 from coordinator.core.drain_events import DrainRequested
 from coordinator.core.failures import error_of
+from coordinator.core.known import Job
 from coordinator.core.model import Cut, Snapshot, WorkerRecord, WorkerState
 from coordinator.core.planner import plan
 from coordinator.core.snapshot import digest_of

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from coordinator.core.cluster import Cluster, Job
+from coordinator.core.cluster import Cluster
 from coordinator.core.commands import AskDrain, Command
 from coordinator.core.drain_events import DrainRequested
 from coordinator.core.drain_records import DrainRecord, DrainState
@@ -30,6 +30,7 @@ from coordinator.core.health_events import GpuTroubleTold
 from coordinator.core.health_records import GpuTrouble
 from coordinator.core.health_rules import HealthRule, HealthRules, Verdict
 from coordinator.core.job_policy import JobPolicy, OnFailure
+from coordinator.core.known import Job
 from coordinator.core.model import WorkerRecord
 from coordinator.core.running import Running
 

@@ -14,11 +14,12 @@ from coordinator.core import events, retention
 from coordinator.core.adoption import id_of
 from coordinator.core.attempt import Attempt
 from coordinator.core.cleaning import NEVER, TRANSITIONS, Cleaning, CleaningState
-from coordinator.core.cluster import ATTACHED, Cluster
+from coordinator.core.cluster import Cluster
 from coordinator.core.commands import Announce, Command
 from coordinator.core.errors import BugError, Busy, NotFound, Refused, Where
 from coordinator.core.failures import listed
 from coordinator.core.kept import Retention
+from coordinator.core.known import ATTACHED
 from coordinator.core.model import AttemptRecord, Snapshot
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.core.cluster import ATTACHED, Cluster, Job
+from coordinator.core.cluster import Cluster
 from coordinator.core.errors import NotFound, Where
+from coordinator.core.known import ATTACHED, Job
 from coordinator.core.model import Failure
 
 PLACES_MAX = 64  # of one request

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from coordinator.core import events
-from coordinator.core.cluster import ATTACHED, LEFT, Cluster, Job
+from coordinator.core.cluster import Cluster
 from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery
 from coordinator.core.errors import AllstopError
 from coordinator.core.failures import failure_of, listed
 from coordinator.core.job_policy import JobPolicy, JobRecovery, OnFailure
+from coordinator.core.known import ATTACHED, LEFT, Job
 from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, WorkerState
 from coordinator.core.recovery import Ask, Recovery, Standing
 from coordinator.core.running import Running

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
-from coordinator.core.cluster import FRESH, NOT_ALIVE, Cluster, Job
+from coordinator.core.cluster import FRESH, NOT_ALIVE, Cluster
 from coordinator.core.commands import (
     AdmitWorker,
     BeginRun,
@@ -23,6 +23,7 @@ from coordinator.core.commands import (
     FenceWorkers,
 )
 from coordinator.core.events import RunBegun, RunRefused
+from coordinator.core.known import Job
 from coordinator.core.model import JobRecord, WorkerState
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from coordinator.core import events
 from coordinator.core.attempt import Attempt
-from coordinator.core.cluster import LOST, NOT_READY, Cluster, Job
+from coordinator.core.cluster import NOT_READY, Cluster
 from coordinator.core.commands import AskCheckpoint, Command, KeepHistory
 from coordinator.core.job_policy import JobHistory, JobPolicy
+from coordinator.core.known import LOST, Job
 from coordinator.core.model import AttemptRecord, Cut, RestoreRecord
 from coordinator.core.running import Running
 from coordinator.core.schedule import Explanation, Schedule, Sight

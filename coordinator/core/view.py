@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.core.attempt import Attempt
-from coordinator.core.cluster import Cluster, Job
+from coordinator.core.cluster import Cluster
 from coordinator.core.drain_records import DrainRecord
+from coordinator.core.known import Job
 from coordinator.core.model import JobRecord, NodeFacts, WorkerState
 from coordinator.core.running import AnyAction
 

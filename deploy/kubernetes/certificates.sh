@@ -27,12 +27,13 @@ if [ ! -e made ]; then
     issue etcd-authority etcd coordinator etcd --host localhost --host allstop-etcd-0.allstop-etcd \
         --host allstop-etcd-1.allstop-etcd --host allstop-etcd-2.allstop-etcd
     issue authority operator operator kubernetes
+    issue authority nvsentinel operator nvsentinel
     issue authority nodes viewer nodes
     touch made
 fi
 for node; do
     [ -e "nodes/shim-$node.pem" ] || issue authority nodes shim "$node"
 done
-for of in etcd coordinator coordinator-etcd nodes; do
+for of in etcd coordinator coordinator-etcd nodes nvsentinel; do
     echo "kubectl -n allstop create secret generic allstop-$of --from-file=certificates/$of"
 done
