@@ -57,7 +57,7 @@ def nvsentinel(
 ) -> None:
     """Drain the nodes that NVSentinel's DrainRequests name, and tell it when they are empty.
 
-    Runs beside a coordinator in Kubernetes, as deploy/kubernetes/nvsentinel has it, until it is
+    Runs beside a coordinator in Kubernetes, as deploy/nvsentinel has it, until it is
     ended. Pods that a request names are evicted once the jobs of allstop are gone from there.
     """
     import asyncio

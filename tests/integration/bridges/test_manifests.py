@@ -1,4 +1,4 @@
-"""What deploy/kubernetes/nvsentinel says is what the bridge asks for."""
+"""What deploy/nvsentinel says is what the bridge asks for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coordinator.bridges import nvsentinel
 from coordinator.cli.hook import nvsentinel as verb
 from tests.support.words import parse
 
-FOLDER = Path(__file__).parents[3] / "deploy/kubernetes/nvsentinel"
+FOLDER = Path(__file__).parents[3] / "deploy/nvsentinel"
 
 
 def documents() -> dict[str, Any]:
