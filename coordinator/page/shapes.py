@@ -80,7 +80,7 @@ def _of_ray(body: dict[str, Any], unix_s: float) -> tuple[Wanted, ...]:
         raise BadRequest(f"{RAY_IDS} and nodes are lists")
     if not 0 < len(ids) <= NODES_MAX or len(told) > 100 * NODES_MAX:
         raise BadRequest(f"a notice of Ray is about 1 to {NODES_MAX} nodes")
-    known = {each.get("NodeID"): each for each in told if isinstance(each, dict)}
+    known = {str(each.get("NodeID")): each for each in told if isinstance(each, dict)}
     at_ms = _number(body, "deadline_ms")
     left_s = at_ms / 1000 - unix_s if at_ms else 0.0
     if at_ms and left_s <= 0:
@@ -88,7 +88,7 @@ def _of_ray(body: dict[str, Any], unix_s: float) -> tuple[Wanted, ...]:
     return tuple(_ray_node(each, known, left_s) for each in ids)
 
 
-def _ray_node(name: Any, known: dict[Any, dict[str, Any]], left_s: float) -> Wanted:
+def _ray_node(name: Any, known: dict[str, dict[str, Any]], left_s: float) -> Wanted:
     fields = known.get(name) if isinstance(name, str) else None
     if fields is None:
         raise BadRequest(

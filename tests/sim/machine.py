@@ -7,6 +7,7 @@ import signal
 from collections import deque
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 from allstop.v1 import shim_pb2
@@ -77,6 +78,8 @@ class Machine:
         self.cuda = SimCuda(self)
         self.xids: list[tuple[float, str, int]] = []  # of its GPUs: when, UUID, number
         self.health: SimHealth | None = None  # of the shim's present life
+        # What SIGTERM asks for; a chance of its own, so that other runs stay as they were.
+        self.on_term = Random(f"{world.seed} {self.name} on term").choice(("end", "stop"))
         self.heard = 0  # highest epoch, over all shims of this machine
         self.late: list[shim_pb2.CoordinatorMessage] = []  # what was on the way when a call ended
 
@@ -185,6 +188,8 @@ class Machine:
             staging_dir=self.directory / "staging",
             state_dir=self.directory / "state",
             linger_s=10.0,
+            on_term=self.on_term,
+            term_grace_s=10.0,
         )
         self.shim.spawn(self._live(self.shim, options, spec), f"shim {self.name}")
 

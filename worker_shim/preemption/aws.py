@@ -13,7 +13,7 @@ recommend.
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 from http import HTTPStatus
 
 from coordinator.core.errors import DriverError
@@ -22,6 +22,7 @@ from worker_shim.preemption.watching import Going, Heard, read_object
 
 URL = "http://169.254.169.254/latest"
 TOKEN_S = 21_600  # the longest that there is
+EPOCH = datetime.fromtimestamp(0, UTC)
 ACTIONS = frozenset({"stop", "terminate", "hibernate"})
 
 
@@ -67,7 +68,7 @@ def interruption(text: str) -> Going:
     """What `instance-action` says; raises DriverError."""
     fields = read_object(text, "instance-action")
     action = fields.get("action")
-    if action not in ACTIONS:
+    if not isinstance(action, str) or action not in ACTIONS:
         raise DriverError(f"instance-action has the action {action!r}")
     why = f"spot interruption: {action}"
     if action == "hibernate":
@@ -88,4 +89,4 @@ def _unix_s(text: object) -> float:
         when = None
     if when is None or when.tzinfo is None:
         raise DriverError(f"{text!r} is no time")
-    return when.timestamp()
+    return (when - EPOCH).total_seconds()

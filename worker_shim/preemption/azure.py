@@ -90,7 +90,8 @@ def events_of(document: Mapping[str, Any], vm: str) -> Iterator[Mapping[str, Any
         names = event.get("Resources")
         names = names if isinstance(names, list) else []
         here = any(isinstance(name, str) and name.lower() == vm.lower() for name in names)
-        if here and event.get("EventType") in GO:
+        kind = event.get("EventType")
+        if here and isinstance(kind, str) and kind in GO:
             yield event
 
 
@@ -101,6 +102,6 @@ def going(event: Mapping[str, Any]) -> Going:
     if event.get("EventStatus") == "Started" or not text:
         return Going(f"{why}, which has started", within_s=0.0)
     try:
-        return Going(why, at_unix_s=parsedate_to_datetime(text).timestamp())
+        return Going(why, at_unix_s=parsedate_to_datetime(str(text)).timestamp())
     except (TypeError, ValueError, IndexError, OverflowError):
         raise DriverError(f"the NotBefore {text!r} is no time") from None

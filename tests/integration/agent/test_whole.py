@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from allstop.v1 import shim_pb2
 
 from coordinator.core.model import AddressMove
 from lab import Lab
@@ -114,6 +115,11 @@ async def test_sigterm_ends_the_worker_and_says_goodbye(
         assert await exit_of(shim) == 128 + 15
         goodbye = await peer.until(lambda m: m.HasField("goodbye") and m.goodbye, 5.0)
         assert "SIGTERM" in goodbye.reason
+        kinds = [message.WhichOneof("body") for message in peer.seen]
+        (told,) = [message.notice for message in peer.seen if message.HasField("notice")]
+        assert (told.kind, told.why) == (shim_pb2.NOTICE_KIND_END, goodbye.reason)
+        ends = [kinds.index(each) for each in ("exited", "goodbye") if each in kinds]
+        assert kinds.index("notice") < min(ends), "it says so before anything ends"
     left = lab.hosts["n0"].run(["sh", "-c", "cat /proc/[0-9]*/cmdline"]).stdout
     assert LOOP not in left
 

@@ -89,6 +89,8 @@ async def test_a_job_that_is_suspended_is_saved_and_its_shims_end_well_in_time(
     for node in NODES:
         await until(f"that {node} is there", lambda node=node: attached(pair, node))  # type: ignore[misc]
     await pair.restore(saved.snapshot)  # as the next run of it does
+    history = (await pair.client.policy(JOB)).history
+    assert (history.failures, sum(node.failures for node in history.nodes)) == (0, 0)
 
 
 async def test_a_spot_instance_that_is_interrupted_is_emptied_before_it_goes(
