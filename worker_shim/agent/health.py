@@ -21,23 +21,29 @@ class HealthTelling:
         """Nothing is told before `run` is awaited."""
         self._agent = agent
         self._troubles = troubles
-        self._news = asyncio.Event()
+        self._pulse = asyncio.Event()
+        self._news = False  # that nobody has heard yet
         self._hello = 0  # after which it was told last
         self._ever = False  # a coordinator was told of trouble
-        troubles.changed = self._news.set
+        troubles.changed = self._changed
+
+    def _changed(self) -> None:
+        self._news = True
+        self._pulse.set()
 
     async def run(self) -> None:
         """Tell for as long as the shim lives."""
         while True:
+            self._pulse.clear()
             self.tell()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_S):
-                    await self._news.wait()
+                    await self._pulse.wait()
 
     def tell(self) -> None:
         """Tell what this leader has not heard; who never had trouble says nothing of it."""
         hello, troubles = self._agent.hellos, self._troubles.now()
-        if not hello or (hello == self._hello and not self._news.is_set()):
+        if not hello or (hello == self._hello and not self._news):
             return
         if troubles or self._ever:
             told = shim_pb2.GpuTroubles(troubles=[to_proto(each) for each in troubles])
@@ -45,5 +51,5 @@ class HealthTelling:
                 return
             self._troubles.told()
             self._ever = True
-        self._news.clear()
+        self._news = False
         self._hello = hello

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -78,6 +79,24 @@ def test_what_was_not_heard_is_told_when_somebody_listens() -> None:
     stream.attached = True
     telling.tell()
     assert stream.sent == [[(79, 1, True)]]
+
+
+async def test_who_is_not_heard_waits_before_it_tries_again() -> None:
+    stream, troubles, telling = made()
+    stream.attached, tries = False, 0
+
+    def send(message: shim_pb2.ShimMessage) -> bool:
+        nonlocal tries
+        tries += 1
+        return False
+
+    stream.send = send  # type: ignore[method-assign]
+    task = asyncio.create_task(telling.run())
+    troubles.xid("GPU-a", 0, 79, "nvml")
+    for _ in range(50):
+        await asyncio.sleep(0)
+    task.cancel()
+    assert 1 <= tries <= 2
 
 
 def test_that_it_is_over_is_told_too() -> None:

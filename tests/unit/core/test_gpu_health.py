@@ -10,7 +10,7 @@ from coordinator.core import events
 from coordinator.core.drain_records import DrainState
 from coordinator.core.health_records import TroubleKind
 from coordinator.core.health_rules import HealthRule, HealthRules, Verdict
-from coordinator.core.job_policy import JobPolicy, OnFailure
+from coordinator.core.job_policy import JobPolicy, OnFailure, RecoveryState
 from coordinator.core.model import AttemptState, GpuHeld, Phase, RestoreState
 from tests.support.core_checks import answer_until
 from tests.support.core_drains import drain, go_on, places, serve, state
@@ -98,10 +98,13 @@ def test_the_same_trouble_told_again_does_nothing_more(world: World) -> None:
     told(world, "node-2", trouble("node-2", 64))
     go_on(world, 20.0)
     attempts, restores = len(world.control.attempts()), len(world.control.restores())
+    lines = story(world)
     for _ in range(3):
         told(world, "node-2", trouble("node-2", 64))
         go_on(world, 5.0)
     assert (len(world.control.attempts()), len(world.control.restores())) == (attempts, restores)
+    assert story(world) == lines
+    assert len([c for c in health(world, "node-2").split(" | ") if "to be drained" in c]) == 1
 
 
 def test_a_worse_trouble_takes_the_place_of_a_drain_that_has_not_begun(world: World) -> None:
@@ -119,6 +122,19 @@ def test_a_gpu_that_is_well_again_is_used_again(world: World) -> None:
     told(world, "node-2")
     assert not gpu_of(world, "node-2")
     assert health(world, "node-2") == ""
+
+
+def test_a_gpu_that_is_well_again_moves_nobody_any_more() -> None:
+    world = gpu_world()
+    told(world, "node-2", trouble("node-2", 79))
+    go_on(world, 5.0)
+    told(world, "node-2", trouble("node-2", 79))
+    assert story(world).count("[restore]") == 1, "it was told before"
+    told(world, "node-2")
+    assert health(world, "node-2").endswith("its GPUs are well again")
+    world.node(gpu_node("node-3"))
+    go_on(world, 100.0)
+    assert places(world) == ["node-1", "node-2"]
 
 
 def test_another_shim_process_begins_with_nothing_known(world: World) -> None:
@@ -190,6 +206,7 @@ def test_without_other_nodes_the_run_goes_on_until_one_comes(code: int) -> None:
     told(world, "node-2", trouble("node-2", code))
     go_on(world, 30.0)
     assert places(world) == ["node-1", "node-2"], "nothing is stopped for nothing"
+    assert code == 64 or "it goes on where it is: " in story(world)
     world.node(gpu_node("node-3"))
     go_on(world, 20.0)
     assert places(world) == ["node-1", "node-3"]
@@ -357,6 +374,16 @@ def test_a_drain_goes_on_from_the_last_good_snapshot_where_its_own_is_suspect(
     assert (stopped.stop, bool(world.snapshots[stopped.attempt].suspect)) == (True, True)
     assert places(world) == ["node-1", "node-3"]
     assert world.control.restores()[-1].snapshot == "a1"
+
+
+def test_a_run_without_a_good_snapshot_goes_on_where_it_is() -> None:
+    world = gpu_world("node-3")
+    world.snapshots["a1"] = replace(world.snapshots["a1"], suspect="node-1: Xid 48")
+    told(world, "node-2", trouble("node-2", 79))
+    go_on(world, 150.0)
+    assert places(world) == ["node-1", "node-2"], "it was not ended for want of a snapshot"
+    assert world.control.recovery("llm").state is RecoveryState.WATCHING
+    assert "it goes on where it is: no snapshot that can be relied on" in story(world)
 
 
 def test_a_suspect_snapshot_that_is_named_is_restored_with_a_warning(world: World) -> None:
