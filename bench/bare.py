@@ -5,25 +5,33 @@
 
 Both get ready, print `ready`, wait for a line on stdin (so that all hosts start together), run criu
 alone and print how many milliseconds its process took. `restore` makes everything that the images
-need beforehand: files, control page, hook; nothing of that is in the time.
+need beforehand: files, control page, hook; nothing of that is in the time. It then does the same
+with the end of what it has restored: `ready`, SIGKILL to all of it, `took` until the pids are free.
+That is the floor of what a restore over a running job has to do first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from worker_shim.agent.build import HookFiles
 from worker_shim.criu.binary import clean_environment, find_criu
+from worker_shim.criu.images import read_facts
 from worker_shim.files.driver import LinuxFileDriver
 from worker_shim.images.opening import open_store
 from worker_shim.images.staging import FILES, IMAGES
 
 FETCH_S_MAX = 120.0
 CRIU_S_MAX = 300.0
+END_POLL_S = 0.001
 OPTIONS = ("--tcp-established", "--file-locks", "--ext-unix-sk", "--manage-cgroups=ignore", "-v2")
 LOCK = """table inet bench {
   chain input {
@@ -40,8 +48,7 @@ def timed(*arguments: str, directory: Path) -> float:
     line += ["--log-file", "bare.log", "--no-default-config"]
     warm = [str(find_criu()), "check", "--no-default-config"]  # self-tests, kept in /run
     subprocess.run(warm, env=clean_environment(), capture_output=True, timeout=CRIU_S_MAX)
-    print("ready", flush=True)
-    sys.stdin.readline()
+    wait_for_the_others()
     began = time.perf_counter()
     done = subprocess.run(line, env=clean_environment(), cwd=directory, timeout=CRIU_S_MAX)
     took_ms = (time.perf_counter() - began) * 1000
@@ -49,6 +56,32 @@ def timed(*arguments: str, directory: Path) -> float:
         words = (directory / "bare.log").read_text(errors="replace")[-2000:]
         raise SystemExit(f"criu gave {done.returncode}: {words}")
     return took_ms
+
+
+def wait_for_the_others() -> None:
+    """Say that this host is ready, and wait until it is told to begin."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+def tell(took_ms: float) -> None:
+    """The measured time."""
+    print(f"took {took_ms:.1f}", flush=True)
+
+
+def end(pids: Iterable[int]) -> float:
+    """SIGKILL these processes, all at once, and wait until init has reaped them; milliseconds."""
+    left = list(pids)
+    wait_for_the_others()
+    began = time.perf_counter()
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    while left := [pid for pid in left if Path(f"/proc/{pid}").exists()]:
+        if time.perf_counter() - began > CRIU_S_MAX:
+            raise SystemExit(f"processes {left} do not end")
+        time.sleep(END_POLL_S)
+    return (time.perf_counter() - began) * 1000
 
 
 def dump(root_pid: str, directory: Path) -> float:
@@ -61,8 +94,8 @@ def dump(root_pid: str, directory: Path) -> float:
     )
 
 
-def restore(store: Path, place: str, digest: str, directory: Path) -> float:
-    """The images of one worker of a snapshot, in a host where nothing of the job is left."""
+def restore(store: Path, place: str, digest: str, directory: Path) -> None:
+    """The images of one worker, in a host where nothing of the job is left; then its end."""
     directory.mkdir(parents=True)
     manifest = asyncio.run(
         open_store(str(store)).fetch(
@@ -74,17 +107,17 @@ def restore(store: Path, place: str, digest: str, directory: Path) -> float:
     LinuxFileDriver().roll_back(manifest.open_files, directory / FILES, label="bench")
     HookFiles().renew(run_directory, manifest.page, manifest.slots)
     subprocess.run(["nft", "-f", "-"], input=LOCK, text=True, check=True, timeout=CRIU_S_MAX)
-    return timed("restore", "--restore-detached", directory=directory / IMAGES)
+    tell(timed("restore", "--restore-detached", directory=directory / IMAGES))
+    tell(end(read_facts(directory / IMAGES).pids))
 
 
 def main() -> None:
     """Do what the command line says."""
     verb, *rest = sys.argv[1:]
     if verb == "dump":
-        took_ms = dump(rest[0], Path(rest[1]))
+        tell(dump(rest[0], Path(rest[1])))
     else:
-        took_ms = restore(Path(rest[0]), rest[1], rest[2], Path(rest[3]))
-    print(f"took {took_ms:.1f}", flush=True)
+        restore(Path(rest[0]), rest[1], rest[2], Path(rest[3]))
 
 
 if __name__ == "__main__":

@@ -31,21 +31,28 @@ EPOCHS = 10_000  # never ends by itself
 START_S_MAX = 180.0
 STEPS_S_MAX = 120.0
 BARE_S_MAX = 300.0
+CRASH_S_MAX = 30.0
+CRASH_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
 class ImageRound:
-    """One round: a checkpoint, the same by bare criu, a restore, the same by bare criu."""
+    """One round: a checkpoint and a restore, each beside the same by bare criu; then once more
+    a restore, of the job after all of it was killed, so that there is nothing to clear away first.
+    """
 
     standstill_ms: float  # seen from outside: gap between two steps, less a usual step
     held_ms: int  # as allstop reports it
     bare_dump_ms: float
-    restore_ms: int
+    restore_ms: int  # over the running job
+    anew_ms: int  # of the dead one
     bare_restore_ms: float
+    bare_end_ms: float  # SIGKILL until the pids of the same trees are free
     image_bytes: int
     criu_dump_ms: int  # of the slowest worker, inside the phase DUMP
     pause_timings: dict[str, int]  # phase: milliseconds, as the coordinator saw it
     restore_timings: dict[str, int]
+    anew_timings: dict[str, int]
     staging: str  # the kind of file system that the dumps were written to
 
     @property
@@ -55,8 +62,13 @@ class ImageRound:
 
     @property
     def restore_ratio(self) -> float:
-        """From the request until every worker runs, over the slowest bare restore."""
-        return self.restore_ms / self.bare_restore_ms
+        """From the request until every worker runs, over SIGKILL to all and a bare restore."""
+        return self.restore_ms / (self.bare_end_ms + self.bare_restore_ms)
+
+    @property
+    def anew_ratio(self) -> float:
+        """Where nothing has to be ended: over the bare restore alone."""
+        return self.anew_ms / self.bare_restore_ms
 
 
 def measure(rounds: int = ROUNDS) -> list[ImageRound]:
@@ -100,19 +112,39 @@ async def _round(
     )
     await story.reach(client, step + SETTLE_STEPS, STEPS_S_MAX)
     restored, restore_ms = await story.restore(client)
-    bare_restore_ms = await asyncio.to_thread(_bare_restore, stage, snapshot)
+    bare_restore_ms, bare_end_ms = await asyncio.to_thread(_bare_restore, stage, snapshot)
+    await story.reach(client, snapshot.step + SETTLE_STEPS, STEPS_S_MAX)
+    await _crash(hosts, client)
+    anew, anew_ms = await story.restore(client)
     return ImageRound(
         standstill_ms=watch.standstill_ms(),
         held_ms=attempt.pause_ms,
         bare_dump_ms=bare_dump_ms,
         restore_ms=restore_ms,
+        anew_ms=anew_ms,
         bare_restore_ms=bare_restore_ms,
+        bare_end_ms=bare_end_ms,
         image_bytes=snapshot.image_bytes,
         criu_dump_ms=max(worker.dump_ms for worker in snapshot.workers),
         pause_timings=_by_phase(attempt.timings),
         restore_timings=_by_phase(restored.timings),
+        anew_timings=_by_phase(anew.timings),
         staging=hosts[0].run(["stat", "-f", "-c", "%T", str(STAGING)]).stdout.strip(),
     )
+
+
+async def _crash(hosts: Sequence[Host], client: OperatorClient) -> None:
+    """Kill the job's trees on every host, and wait until the coordinator knows it."""
+    view = await _job(client)
+    for worker, host in zip(view.workers, hosts, strict=True):
+        host.run(["kill", "-KILL", str(worker.root_pid)])
+    async with asyncio.timeout(CRASH_S_MAX):
+        while (await _job(client)).state != "exited":  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(CRASH_POLL_S)
+
+
+async def _job(client: OperatorClient) -> JobView:
+    return next(view for view in await client.jobs() if view.job.job == JOB)
 
 
 def _by_phase(timings: Iterable[PhaseTiming]) -> dict[str, int]:
@@ -131,16 +163,18 @@ def _bare_dump(hosts: Sequence[Host], root_pids: Sequence[int], index: int) -> f
         _start(host, "dump", str(pid), str(directory))
         for host, pid in zip(hosts, root_pids, strict=True)
     ]
-    took_ms = _finish(runs)
+    took_ms = _at_once(runs)
+    _ended(runs)
     for host in hosts:
         host.run(["rm", "-r", str(directory)])
     return took_ms
 
 
-def _bare_restore(stage: LabStage, snapshot: Snapshot) -> float:
+def _bare_restore(stage: LabStage, snapshot: Snapshot) -> tuple[float, float]:
     """In hosts of another lab that have the same names, addresses and paths, and nothing else.
 
-    The job stands still meanwhile, as it does when allstop restores.
+    The job stands still meanwhile, as it does when allstop restores. Returns what the restore took
+    and what the end of the restored trees took, in milliseconds.
     """
     root = stage.root / "twin"
     try:
@@ -153,7 +187,10 @@ def _bare_restore(stage: LabStage, snapshot: Snapshot) -> float:
                 )
                 for worker in snapshot.workers
             ]
-            return _finish(runs, still=stage.lab.hosts.values())
+            with _stopped(stage.lab.hosts.values()):
+                restore_ms, end_ms = _at_once(runs), _at_once(runs)
+            _ended(runs)
+            return restore_ms, end_ms
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
@@ -167,25 +204,29 @@ def _start(host: Host, *arguments: str) -> subprocess.Popen[Any]:
     )
 
 
-def _finish(runs: Sequence[subprocess.Popen[Any]], still: Iterable[Host] = ()) -> float:
-    """Wait until all are ready, let them go at once, and return the longest time.
-
-    Meanwhile every process of the hosts in `still` is stopped.
-    """
+def _at_once(runs: Sequence[subprocess.Popen[Any]]) -> float:
+    """Wait until all are ready, let them go at once, and return the longest time."""
     for run in runs:
-        if run.stdout is None or run.stdin is None or run.stdout.readline().strip() != "ready":
-            raise SetupError(f"bare criu did not get ready (exit code {run.poll()})")
-    with _stopped(still):
-        for run in runs:
-            run.stdin.write("go\n")  # type: ignore[union-attr]
-            run.stdin.flush()  # type: ignore[union-attr]
-        times = []
-        for run in runs:
-            out, _ = run.communicate(timeout=BARE_S_MAX)
-            if run.returncode != 0:
-                raise SetupError(f"bare criu failed with exit code {run.returncode}")
-            times.append(float(out.split("took ")[1].split()[0]))
-    return max(times)
+        _said(run, "ready")
+    for run in runs:
+        run.stdin.write("go\n")  # type: ignore[union-attr]
+        run.stdin.flush()  # type: ignore[union-attr]
+    return max(float(_said(run, "took ")) for run in runs)
+
+
+def _said(run: subprocess.Popen[Any], words: str) -> str:
+    """The rest of the next line, which must begin so."""
+    line = run.stdout.readline() if run.stdout is not None else ""
+    if not line.startswith(words):
+        raise SetupError(f"bare criu did not say {words!r} (exit code {run.poll()})")
+    return str(line).removeprefix(words)
+
+
+def _ended(runs: Sequence[subprocess.Popen[Any]]) -> None:
+    for run in runs:
+        run.communicate(timeout=BARE_S_MAX)
+        if run.returncode != 0:
+            raise SetupError(f"bare criu failed with exit code {run.returncode}")
 
 
 @contextmanager

@@ -63,15 +63,19 @@ class RanksCompared:
 
 
 def measure(sizes: Sequence[int] = SIZES, rounds: int = ROUNDS) -> list[RanksCompared]:
-    """Measure both ways for each number of ranks; takes about a minute for each number."""
-    return [
-        RanksCompared(
-            ranks,
-            torchrun=_median(_of_one_way(ranks, rounds, own_trees=False)),
-            own_trees=_median(_of_one_way(ranks, rounds, own_trees=True)),
-        )
-        for ranks in sizes
-    ]
+    """Measure both ways in turns for each number of ranks; takes some minutes for each number.
+
+    In turns, since a machine that others use is another one a minute later.
+    """
+    compared = []
+    for ranks in sizes:
+        turns = [
+            (_of_one_way(ranks, own_trees=False), _of_one_way(ranks, own_trees=True))
+            for _ in range(rounds)
+        ]
+        torchrun, own_trees = zip(*turns, strict=True)
+        compared.append(RanksCompared(ranks, _median(torchrun), _median(own_trees)))
+    return compared
 
 
 def rows(found: Sequence[RanksCompared]) -> list[tuple[str, str, str]]:
@@ -95,7 +99,7 @@ def rows(found: Sequence[RanksCompared]) -> list[tuple[str, str, str]]:
     return told
 
 
-def _of_one_way(ranks: int, rounds: int, *, own_trees: bool) -> list[RanksRound]:
+def _of_one_way(ranks: int, *, own_trees: bool) -> RanksRound:
     root = Path(tempfile.mkdtemp(prefix="allstop-bench-"))
     options = DemoOptions(
         nodes=1,
@@ -107,21 +111,17 @@ def _of_one_way(ranks: int, rounds: int, *, own_trees: bool) -> list[RanksRound]
     )
     try:
         with Lab(root / "lab", options.busy) as lab:
-            return asyncio.run(_rounds(LabStage(options, lab, root), rounds))
+            return asyncio.run(_started(LabStage(options, lab, root)))
     finally:
         shutil.rmtree(root, ignore_errors=True)
 
 
-async def _rounds(stage: LabStage, rounds: int) -> list[RanksRound]:
+async def _started(stage: LabStage) -> RanksRound:
     story = Story(stage.options, stage, lambda text: None)
     story.start()
-    found = []
     async with OperatorClient(stage.coordinators) as client:
         step = await story.reach(client, WARM_STEPS, START_S_MAX)
-        for _ in range(rounds):
-            found.append(await _round(stage, story, client, step))
-            step = await story.step_of(client)
-    return found
+        return await _round(stage, story, client, step)
 
 
 async def _round(stage: LabStage, story: Story, client: OperatorClient, step: int) -> RanksRound:

@@ -22,6 +22,7 @@ from worker_shim.network.port import Sockets, moved
 FETCH_ROOM_FACTOR = 1.05
 PID_FREE_S_MAX = 5.0
 PID_POLL_S = 0.01
+ORPHAN_S = 0.25  # a child of this shim that has ended and is there after so long is nobody's
 
 Progress = Callable[[Order, int, int], None]
 
@@ -165,8 +166,11 @@ def _covers(lock: Sockets | None, sockets: Sockets) -> bool:
 
 async def _require_free_ids(worker: Worker, facts: ImageFacts, deadline: Deadline) -> None:
     """CRIU needs every pid and thread id of the images; a reaped one takes a moment to go."""
-    until = time.monotonic() + min(PID_FREE_S_MAX, deadline.left_s)
+    began = time.monotonic()
+    until = began + min(PID_FREE_S_MAX, deadline.left_s)
     while taken := _in_use(facts.task_ids):
+        if time.monotonic() > began + ORPHAN_S:
+            worker.drivers.process.reap(taken)
         if time.monotonic() > until:
             raise DriverError(
                 f"task ids {taken[:8]} of the images are in use on this node",

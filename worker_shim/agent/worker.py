@@ -36,6 +36,7 @@ log = structlog.get_logger(__name__)
 
 LOG_TAIL_BYTES = 4096
 LAUNCH_S_MAX = 20.0
+END_LEFT_S = 10.0
 FRESH = 0  # incarnation of a launched worker before a coordinator has taken it into a run
 
 Notice = Callable[["Worker"], None]
@@ -253,6 +254,10 @@ class Worker:
         self.state, self.exit_code, self.root_pid = "exited", code, 0
         self.ended_at = time.monotonic()
         if not self.ending:
+            try:
+                await self.drivers.process.end_left(root_pid, deadline_s=END_LEFT_S)
+            except DriverError as error:  # a later restore here says so again
+                log.warning("processes outlive their root", worker=self.name, why=str(error))
             await asyncio.to_thread(kill_strays, self.directory / PAGE)
             self.exited(self)
 

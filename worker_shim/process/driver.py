@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from coordinator.core.errors import BugError, DriverError
@@ -122,17 +122,43 @@ class LinuxProcessDriver:
         """
         deadline = time.monotonic() + deadline_s
         seen: dict[int, TreeProcess] = {p.pid: p for p in self._members.pop(root_pid, ())}
+        told: set[tuple[int, int]] = set()
+        grown = True  # somebody was told just now, who may have started another one before
         while True:
-            below = proc.look(root_pid).processes
-            seen.update((process.pid, process) for process in below)
+            if grown:
+                below = proc.look(root_pid).processes
+                seen.update((process.pid, process) for process in below)
             self._reap(root_pid)
             left = [process for process in seen.values() if self._remains(process)]
             if not left:
                 return
             if time.monotonic() >= deadline:
                 raise _does_not_end(left, deadline_s)
-            _end_next(root_pid, left)
+            grown = _end_next(root_pid, left, told)
+            await asyncio.sleep(0 if grown else POLL_S)
+
+    async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
+        """SIGKILL what was last seen below a root that has ended, until every pid of it is free.
+
+        The root's own pid may be somebody else's by now. Raises DriverError naming a process that
+        stays.
+        """
+        deadline = time.monotonic() + deadline_s
+        left = [each for each in self._members.pop(root_pid, ()) if each.pid != root_pid]
+        while left := [each for each in left if self._remains(each)]:
+            if time.monotonic() >= deadline:
+                raise _does_not_end(left, deadline_s)
+            for process in filter(_lives, left):
+                proc.send(process, signal.SIGKILL)
             await asyncio.sleep(POLL_S)
+
+    def reap(self, pids: Iterable[int]) -> None:
+        """Free those of these ids whose processes have ended as orphans of this shim.
+
+        Not for ids that other code of this process is about to collect itself: those were started
+        by it, and are gone a moment after their end.
+        """
+        self._orphans.reap(pids)
 
     async def wait(self, root_pid: int) -> int:
         """Wait for the root (a child of this process) and return its exit code, -N for signal N.
@@ -223,17 +249,21 @@ def _stopped_before_exec(tree: Tree, moving: list[TreeProcess]) -> list[TreeProc
     ]
 
 
-def _end_next(root_pid: int, left: list[TreeProcess]) -> None:
+def _end_next(root_pid: int, left: list[TreeProcess], told: set[tuple[int, int]]) -> bool:
     """Kill all but the root, which is stopped first so that it does not react to their end.
 
-    The root is killed when it is alone.
+    The root is killed when nobody new was found below it: who has been sent SIGKILL forks no more.
+    Returns whether anybody was told who was not told before.
     """
-    others = [process for process in left if process.pid != root_pid and _lives(process)]
-    for process in left:
+    new = [each for each in left if (each.pid, each.start_ticks) not in told and _lives(each)]
+    others = [process for process in new if process.pid != root_pid]
+    for process in new:
         if process.pid == root_pid:
             proc.send(process, signal.SIGSTOP if others else signal.SIGKILL)
     for process in others:
         proc.send(process, signal.SIGKILL)
+    told.update((each.pid, each.start_ticks) for each in others or new)
+    return bool(new)
 
 
 def _lives(process: TreeProcess) -> bool:

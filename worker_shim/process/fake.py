@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from coordinator.core.errors import DriverError
@@ -85,6 +85,12 @@ class FakeProcessDriver:
         self._refuse_stubborn(root_pid, f"is still there {deadline_s:.1f} s after SIGKILL")
         if root_pid in self.trees:
             await self.end(root_pid, -9)
+
+    async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
+        """Nothing is left of a tree that has ended."""
+
+    def reap(self, pids: Iterable[int]) -> None:
+        """Nobody is an orphan here."""
 
     async def wait(self, root_pid: int) -> int:
         """Wait for the root to end."""

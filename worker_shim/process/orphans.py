@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from worker_shim.process import proc
 
@@ -36,9 +36,14 @@ class Orphans:
         self._seen = ended - due
         return sum(_reap(pid) for pid, _ in due)
 
-    def _ended(self) -> set[tuple[int, int]]:
+    def reap(self, pids: Iterable[int]) -> int:
+        """Reap those of these that have ended, without waiting for a second sweep."""
+        return sum(_reap(pid) for pid, _ in self._ended(pids))
+
+    def _ended(self, pids: Iterable[int] | None = None) -> set[tuple[int, int]]:
         found = set()
-        for pid in proc.children(os.getpid()):
+        children = proc.children(os.getpid())
+        for pid in children if pids is None else set(children) & set(pids):
             stat = proc.read_stat(pid)
             if stat is not None and stat.state in "ZX" and not self._is_awaited(pid):
                 found.add((pid, stat.start_ticks))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -88,6 +88,15 @@ class ProcessDriver(Protocol):
 
     async def kill(self, root_pid: int, *, deadline_s: float) -> None:
         """SIGKILL the whole tree and wait until it is reaped; no error when it is gone."""
+
+    async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
+        """SIGKILL and reap what was last seen below a root that has ended.
+
+        Raises DriverError naming a process that stays.
+        """
+
+    def reap(self, pids: Iterable[int]) -> None:
+        """Free those of these ids whose processes have ended as orphans of this shim."""
 
     async def wait(self, root_pid: int) -> int:
         """Wait for the root (a child of this process) and return its exit code, -N for signal N."""

@@ -174,6 +174,26 @@ async def test_a_rank_that_is_killed_is_named(pair: Pair, phase: str) -> None:
     await died_and_came_back(pair, attempt.events[0].action, taken.snapshot)
 
 
+async def test_launchers_are_killed_and_the_job_comes_back_in_place(pair: Pair) -> None:
+    """Nobody collects the ranks that outlive them but the shim, and their ids are needed."""
+    taken = await pair.snapshot()
+    view = await pair.job()
+    assert view is not None
+    for worker in view.workers:
+        line = ["kill", "-KILL", str(worker.root_pid)]
+        pair.host(f"n{worker.worker}").run(line, check=False)  # the other's end may have ended it
+
+    async def ended() -> bool:
+        view = await pair.job()
+        return view is not None and view.state == "exited"
+
+    await until("the end of both workers", ended)
+    back = await pair.restore(taken.snapshot)
+    assert back.restore is not None
+    assert [place.to_node for place in back.restore.plan.placements] == ["n0", "n1"]
+    await pair.went_on()
+
+
 @contextmanager
 def its_parent_busy(host: Host, pid: int, *, needed: bool) -> Iterator[None]:
     """Stop the launcher: it ends the other rank at once, and then either may be seen first."""

@@ -219,6 +219,20 @@ async def test_what_a_dead_root_left_behind_is_killed(
     assert [proc.read_stat(pid) for pid in left] == [None, None]
 
 
+async def test_what_outlives_its_root_is_ended_and_reaped(
+    driver: LinuxProcessDriver, tmp_path: Path
+) -> None:
+    """One that runs, and one that has ended as an orphan of ours, which nobody would collect."""
+    root = await shell(driver, tmp_path, "sleep 300 & sleep 301; true", 3)
+    left = driver.look(root).pids[1:]
+    os.kill(root, signal.SIGKILL)
+    assert await driver.wait(root) == -signal.SIGKILL
+    os.kill(left[0], signal.SIGKILL)
+    await driver.end_left(root, deadline_s=10)
+    assert [proc.read_stat(pid) for pid in left] == [None, None]
+    await driver.end_left(root, deadline_s=1)
+
+
 async def test_exit_codes(driver: LinuxProcessDriver, tmp_path: Path) -> None:
     for script, code in (("exit 0", 0), ("exit 13", 13), ("kill -ABRT $$", -signal.SIGABRT)):
         root = await driver.launch(spec(tmp_path, "sh", "-c", script), deadline_s=10)

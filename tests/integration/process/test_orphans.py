@@ -40,6 +40,17 @@ def test_a_zombie_is_reaped_at_the_second_sweep(
     assert proc.read_stat(zombie) is None
 
 
+def test_one_whose_id_is_needed_is_reaped_at_once(zombie: int) -> None:
+    living = subprocess.Popen(["sleep", "60"])
+    try:
+        assert Orphans(lambda _: False).reap([living.pid, zombie, os.getpid()]) == 1
+        assert proc.read_stat(zombie) is None
+        assert living.poll() is None
+    finally:
+        living.kill()
+        living.wait()
+
+
 def test_one_that_is_awaited_is_left_alone(monkeypatch: pytest.MonkeyPatch, zombie: int) -> None:
     swept = Orphans(lambda _: True)
     for turn in range(3):

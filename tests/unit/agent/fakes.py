@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +60,12 @@ class FakeProcesses(Breakable):
         self.gone.set()
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(code)
+
+    async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
+        self.called("end_left")
+
+    def reap(self, pids: Iterable[int]) -> None:
+        self.called("reap")
 
     def look(self, root_pid: int) -> Tree:
         if not self.state:

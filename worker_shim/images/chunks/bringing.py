@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +15,7 @@ import numpy as np
 from coordinator.core.errors import DriverError
 from worker_shim.images.chunks.cutting import hasher
 from worker_shim.images.chunks.layout import Layout
-from worker_shim.images.chunks.local import LocalImages, Source
+from worker_shim.images.chunks.local import SOURCE_CHUNKS, LocalImages, Source
 from worker_shim.images.chunks.packs import NotPacked
 from worker_shim.images.chunks.reading import ChunkReader, Read, reads
 from worker_shim.images.chunks.table import Places
@@ -97,16 +97,19 @@ class Bringing:
     def _take_from_here(self, chunks: Places, threads: int) -> Places:
         """Copy what staging has of other images; returns the chunks that must come from packs."""
         works = [
-            partial(self._copy, source)
-            for source in self.local.sources(self.layout.digests, chunks)
+            partial(self._copy, some)
+            for some in grouped(self.local.sources(self.layout.digests, chunks))
         ]
         if not works:
             return chunks
         copied = run_all(works, self.job, threads=threads, begin=go_first)
         return chunks[~np.isin(chunks, np.concatenate(copied))]
 
-    def _copy(self, source: Source) -> Places:
-        """Copy chunks out of a file here; returns those that were in it as they should be."""
+    def _copy(self, sources: Sequence[Source]) -> Places:
+        """Copy chunks out of files here; returns those that were in them as they should be."""
+        return np.concatenate([self._copy_one(source) for source in sources])
+
+    def _copy_one(self, source: Source) -> Places:
         named = hasher(self.sealing.hash_key)
         lengths = self.layout.raw[source.chunks].tolist()
         good = np.zeros(len(source.chunks), bool)
@@ -153,6 +156,19 @@ class Bringing:
             "`allstop verify` which others need this chunk",
             details=(f"chunk {digest}",),
         )
+
+
+def grouped(sources: Iterable[Source]) -> Iterator[list[Source]]:
+    """Some at a time: most files of an image are a few hundred bytes, and a thread costs more."""
+    group, chunks = list[Source](), 0
+    for source in sources:
+        group.append(source)
+        chunks += len(source.chunks)
+        if chunks >= SOURCE_CHUNKS:
+            yield group
+            group, chunks = [], 0
+    if group:
+        yield group
 
 
 class Writers:
