@@ -119,12 +119,7 @@ class Control(Requests):
             if record.state in HAVE_ENDED:
                 self._running.remember(id_of(record), record)
                 self._owed.owe(record)
-                if isinstance(record, AttemptRecord):
-                    self._pace.note(record)
-                    if stops(record):
-                        self._cluster.stopped(record)
-                else:
-                    self._cluster.replaced(record)
+                self._has_ended(record)
                 continue
             action, first = heir.take(record)
             self._running.add(action)
@@ -135,6 +130,15 @@ class Control(Requests):
         self._cluster.was_at(ended)
         retentions = {job.job: job.retention for job in jobs}
         return commands + self._keeper.adopt(snapshots, retentions, unix_s=unix_s, now=now)
+
+    def _has_ended(self, record: AnyRecord) -> None:
+        """What the end of an attempt or restore under an earlier leader says."""
+        if isinstance(record, RestoreRecord):
+            self._cluster.replaced(record)
+            return
+        self._pace.note(record)
+        if stops(record):
+            self._cluster.stopped(record)
 
     def _problem(self, job: str, what: str) -> None:
         if job:
