@@ -10,7 +10,7 @@ SEEDS  ?= 200
 RUNS   ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench bench-gpu bench-recovery test-gpu chaos soak sim clean
+.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench bench-gpu bench-recovery test-gpu test-peers chaos soak sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -23,7 +23,7 @@ compose-demo: .venv/.stamp ## the same story in containers: 3 etcd, 2 coordinato
 	@$(BIN)/python -m deploy.containers $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
 test: .venv/.stamp tools test-tools ## all tests; those that need root, CRIU, etcd or Chromium skip where that is absent
-	@$(BIN)/python -m pytest --ignore=tests/gpu -n $(LANES) $(ARGS)
+	@$(BIN)/python -m pytest --ignore=tests/gpu --ignore=tests/peers -n $(LANES) $(ARGS)
 
 check: .venv/.stamp check-proto ## style, types, who may import whom, generated code up to date
 	@$(BIN)/ruff check
@@ -66,6 +66,9 @@ bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coord
 
 test-gpu: .venv/.stamp tools ## the tests that need a GPU, by library and program (root)
 	@ALLSTOP_MUST_RUN=$${ALLSTOP_MUST_RUN:-} $(BIN)/python -m pytest tests/gpu $(ARGS)
+
+test-peers: .venv/.stamp tools ## jobs of torchft and Ray Train under allstop; fetches both, 2.5 GB the first time (root)
+	@$(BIN)/python -m pytest tests/peers $(ARGS)
 
 bench-gpu: .venv/.stamp tools ## measure what device memory costs on this machine's GPU (root)
 	@$(BIN)/python -m bench --only gpu $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)

@@ -53,7 +53,7 @@ async def snapshot_to_restore(desk: Desk, job: str, snapshot: str) -> Snapshot:
 
 async def _latest(desk: Desk, job: str) -> str:
     known = desk.control.job(job)
-    if known is not None and known.latest and not desk.control.damage(job, known.latest):
+    if known is not None and known.latest and not _speaks_against(desk, job, known.latest):
         return known.latest
     snapshots = [each for each in await desk.store.snapshots(job) if not each.deleting]
     if known is None and not snapshots:
@@ -64,8 +64,29 @@ async def _latest(desk: Desk, job: str) -> str:
             where=Where(job=job),
             advice=f"`allstop checkpoint {job}` takes one",
         )
-    whole = [each for each in snapshots if not each.damaged]
-    return (whole or snapshots)[-1].snapshot
+    whole = [each for each in snapshots if not each.damaged] or snapshots
+    good = [each for each in whole if not each.suspect]
+    if not good:
+        raise _only_suspect(job, whole[-1])
+    return good[-1].snapshot
+
+
+def _speaks_against(desk: Desk, job: str, snapshot: str) -> str:
+    """Why a snapshot is not what a restore takes by itself; empty: nothing does."""
+    return desk.control.damage(job, snapshot) or desk.control.suspicion(job, snapshot)
+
+
+def _only_suspect(job: str, newest: Snapshot) -> NotFound:
+    """What is wrong with a state that was saved through a sick GPU nobody can say: a person must.
+
+    A NotFound, so that a recovery goes on as where there is no snapshot.
+    """
+    return NotFound(
+        f"job {job} has no snapshot that can be relied on: the newest, {newest.snapshot}, is "
+        f"suspect: {newest.suspect}",
+        where=Where(job=job),
+        advice=f"`allstop restore {job} --snapshot {newest.snapshot}` takes it all the same",
+    )
 
 
 async def _refuse_uncommitted(desk: Desk, job: str, identity: str) -> None:
@@ -112,10 +133,10 @@ async def restore_by_itself(desk: Desk, ask: commands.AskRestore) -> events.Rest
     Raises NotFound where no snapshot is left, and what reading the store raises.
     """
     if ask.snapshot:
-        snapshot = await snapshot_to_restore(desk, ask.job, ask.snapshot)
+        snapshot = await _good_or(desk, ask.job, ask.snapshot)
     else:
         skip = frozenset() if ask.scratch else frozenset(ask.skip)
-        snapshot = await _newest_but(desk, ask.job, skip)
+        snapshot = await _newest_but(desk, ask.job, skip, suspect=ask.scratch)
     now = desk.unix()
     return events.RestoreRequested(
         job=ask.job,
@@ -132,7 +153,25 @@ async def restore_by_itself(desk: Desk, ask: commands.AskRestore) -> events.Rest
     )
 
 
-async def _newest_but(desk: Desk, job: str, skip: AbstractSet[str]) -> Snapshot:
+async def _good_or(desk: Desk, job: str, named: str) -> Snapshot:
+    """The snapshot that a drain has stopped a job with, or the newest good one where it is suspect.
+
+    Where there is no good one the run goes on with what it was stopped with: with just this state
+    it would have gone on without the drain.
+    """
+    found = await snapshot_to_restore(desk, job, named)
+    if not found.suspect:
+        return found
+    try:
+        return await _newest_but(desk, job, frozenset())
+    except NotFound:
+        return found
+
+
+async def _newest_but(
+    desk: Desk, job: str, skip: AbstractSet[str], *, suspect: bool = False
+) -> Snapshot:
+    """The newest that is whole and not among `skip`; `suspect`: for its command alone."""
     try:
         async with asyncio.timeout(READ_DEADLINE_S):
             found = await desk.store.snapshots(job)
@@ -141,12 +180,17 @@ async def _newest_but(desk: Desk, job: str, skip: AbstractSet[str]) -> Snapshot:
                 for each in found
                 if not (each.snapshot in skip or each.deleting or each.damaged)
             ]
+            good = [each for each in left if suspect or not each.suspect]
+            if left and not good:
+                raise _only_suspect(job, left[-1])
             if not left:
                 raise NotFound(
                     f"job {job} has no snapshot{' but those left behind' if found else ''}",
                     where=Where(job=job),
                 )
-            return await desk.store.snapshot(left[-1].snapshot, job)
+            known = desk.control.job(job)
+            latest = [each for each in good if known is not None and each.snapshot == known.latest]
+            return await desk.store.snapshot((latest or good)[-1].snapshot, job)
     except TimeoutError:
         raise StoreError("the store did not answer in time", where=Where(job=job)) from None
 
@@ -207,11 +251,15 @@ async def plan(desk: Desk, request: operator_pb2.PlanRequest) -> operator_pb2.Pl
 def _kept_notes(desk: Desk, job: str, snapshot: Snapshot, asked: str) -> list[str]:
     """What speaks against a snapshot, or for one that is not the newest."""
     notes = [f"the snapshot is damaged: {snapshot.damaged}"] if snapshot.damaged else []
+    if snapshot.suspect:
+        notes.append(f"the snapshot is suspect: {snapshot.suspect}")
     known = desk.control.job(job)
     latest = known.latest if known is not None else ""
     if not asked and latest and latest != snapshot.snapshot:
         damage = desk.control.damage(job, latest)
-        notes.append(f"it is not the newest, which is damaged: {latest}: {damage}")
+        what = "damaged" if damage else "suspect"
+        why = damage or desk.control.suspicion(job, latest)
+        notes.append(f"it is not the newest, which is {what}: {latest}: {why}")
     return notes
 
 
@@ -245,6 +293,7 @@ def _node_message(view: NodeView) -> operator_pb2.NodeView:
         workers=_workers(view.workers),
         reason=view.reason,
         drain=to_proto(view.drain, records_pb2.DrainRecord) if view.drain is not None else None,
+        health=view.health,
     )
 
 

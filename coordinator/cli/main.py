@@ -53,6 +53,7 @@ VERBS = {
     "top": ("Look", "All jobs and what runs of them, as it changes."),
     "logs": ("Look", "What the workers of a job have put out, wherever they are."),
     "trace": ("Look", "Where the time of a checkpoint or restore went, as a waterfall."),
+    "hook": ("Run", "Bridges from others that tell of nodes to be emptied: NVSentinel."),
     "certs": ("Run", "An authority of your own, and certificates with roles."),
     "config": ("Try", "Check a file of options; show which count, and where each comes from."),
     "doctor": ("Try", "What a shim would miss on this machine, line by line."),

@@ -23,13 +23,13 @@ _BOUNDS = {
 
 def rule_text(policy: JobPolicy) -> str:
     """When a job is saved, in a few words."""
+    budget = f", at most {policy.budget:.3g} of its time" if policy.budget else ""
     match policy.when:
         case When.SECONDS:
-            return f"every {duration_text(policy.interval_s)}"
+            return f"every {duration_text(policy.interval_s)}{budget}"
         case When.STEPS:
-            return f"every {policy.interval_steps} steps"
+            return f"every {policy.interval_steps} steps{budget}"
         case When.AUTO:
-            budget = f", at most {policy.budget:.3g} of its time" if policy.budget else ""
             return f"auto{budget}"
     return "only when somebody asks"
 
@@ -79,6 +79,8 @@ def _numbers(answer: PolicyAnswer) -> RenderableType:
         row("MTBF", answer.mtbf_s, f"expected {duration_text(answer.policy.mtbf_s)} before")
         row("lost a day", answer.lost_s_per_day, "checkpoints, work done again, restarts")
     else:
+        if answer.bound == "budget":
+            row("interval", answer.interval_s, "from one checkpoint to the next, by --budget")
         row("cost", answer.checkpoint_s, "by how much one checkpoint makes the job later")
     row("latency", answer.latency_s, "from the cut until it can be restored")
     row("attempt", answer.attempt_s, "from the request to the commit")

@@ -37,7 +37,7 @@ class Share(click.ParamType[float]):
 @verb(
     examples=(
         "allstop policy llm",
-        "allstop policy llm --every 10m",
+        "allstop policy llm --every 10m --budget 5%",
         "allstop policy llm --every-steps 500",
         "allstop policy llm --auto --mtbf 12h --budget 2%",
         "allstop policy llm --explain",
@@ -65,7 +65,7 @@ class Share(click.ParamType[float]):
     "--budget",
     type=Share(),
     metavar="PERCENT",
-    help="auto: share of the job's time that checkpoints may take at the most.",
+    help="Share of the job's time that checkpoints may take at the most; wins over the interval.",
 )
 @option(
     "--least", type=Duration(), metavar="DURATION", help="auto: never more often.  [default: 1m]"
@@ -107,7 +107,8 @@ class Share(click.ParamType[float]):
     "--hung",
     type=click.FloatRange(2.0),
     metavar="STEPS",
-    help="No step for so many usual ones, and half a minute, is a failure.  [default: never]",
+    help="No step for so many usual ones, and half a minute, is a failure, unless a rank has said "
+    "that it takes none.  [default: never]",
 )
 @option(
     "--last-resort",
@@ -137,7 +138,7 @@ def policy(output: Output, /, job: str, explain: bool, **wanted: Any) -> None:
     output.emit(plain(reply), lambda: policy_view(reply, explain=explain))
 
 
-SCHEDULES = ("mtbf", "budget", "least", "most")  # mean something with --auto alone
+SCHEDULES = ("mtbf", "least", "most")  # mean something with --auto alone
 FAILURES = ("tries", "grace", "wait", "hung", "last_resort")  # and with --on-failure restore
 
 
@@ -152,6 +153,8 @@ def _asked(job: str, wanted: dict[str, Any]) -> Any:
     when = _when(given)
     if when is not When.AUTO:
         _mean_nothing(given, SCHEDULES, "--auto")
+    if when is When.NEVER:
+        _mean_nothing(given, ("budget",), "--every, --every-steps or --auto")
     on_failure = OnFailure(given.get("on_failure", OnFailure.LEAVE))
     if on_failure is OnFailure.LEAVE:
         _mean_nothing(given, FAILURES, "--on-failure restore")

@@ -58,6 +58,7 @@ def snapshot_view(snapshot: Snapshot) -> Group:
         ("pinned", f"{snapshot.pinned} ({moment(snapshot.pinned_unix_s)})" * bool(snapshot.pinned)),
         ("being deleted", snapshot.deleting),
         ("damaged", snapshot.damaged),
+        ("suspect", snapshot.suspect),
         ("read again", moment(snapshot.verified_unix_s)),
     )
     rows = table(

@@ -36,6 +36,18 @@ def _policy(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> di
     return numbers
 
 
+RULES = (
+    file(
+        "--gpu-policy", "Rows that come before the shipped ones for what is done about"
+        " sick GPUs, TOML; see docs/gpu-health.md.",
+    ),
+    option(
+        "--policy", multiple=True, metavar="NAME=VALUE", callback=_policy,
+        help="Change one deadline or limit, such as dump_s=60s; may be repeated.",
+    ),
+)  # fmt: skip
+
+
 def replica_options(function: Function) -> Function:
     """Options of one coordinator replica."""
     function = tls_options(function)
@@ -88,10 +100,7 @@ def replica_options(function: Function) -> Function:
                 help="How long a shim may say nothing before its node counts as lost.  "
                 "[default: 20s]",
             ),
-            option(
-                "--policy", multiple=True, metavar="NAME=VALUE", callback=_policy,
-                help="Change one deadline or limit, such as dump_s=60s; may be repeated.",
-            ),
+            *RULES,
         )
     ):  # fmt: skip
         function = add(function)
@@ -140,6 +149,7 @@ def serve(output: Output, *, etcd: tuple[str, ...], replica: dict[str, Any]) -> 
         name=replica["name"],
         prefix=replica["prefix"],
         policy=replica["policy"],
+        gpu_policy=replica["gpu_policy"],
         on_serving=lambda places: output.note(f"listening on {', '.join(places)}"),
         on_page=lambda url: output.note(f"page and metrics at {url}"),
         on_leading=lambda epoch: output.note(f"leading, epoch {epoch}"),

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from coordinator.cli.config_file import RANKS, config_option, rank
 from coordinator.cli.durations import Duration
+from coordinator.cli.notices import notice_options
 from coordinator.cli.options import connection, directory, option
 from coordinator.cli.output import Output
 from coordinator.cli.sizes import KeepRule, Size
@@ -67,6 +68,11 @@ def node_options(function: Function) -> Function:
                 help="What saves device memory: cuda-bindings or the program cuda-checkpoint.",
             ),
             option(
+                "--dcgm-url", default="", metavar="URL",
+                help="Metrics of DCGM's exporter, read beside NVML for the health of GPUs, such as "
+                "http://127.0.0.1:9400/metrics.  [default: none]",
+            ),
+            option(
                 "--metrics", default="", metavar="ADDR",
                 help="host:port that answers Prometheus.  [default: nobody does]",
             ),
@@ -74,18 +80,10 @@ def node_options(function: Function) -> Function:
                 "--linger", "linger_s", type=Duration(), metavar="DURATION",
                 help="How long the shim of a failed worker waits for a restore.  [default: 5m]",
             ),
-            option(
-                "--on-term", type=click.Choice(("end", "drain")), default="end", show_default=True,
-                help="SIGTERM: end at once, or have the node drained first, as by `allstop drain`.",
-            ),
-            option(
-                "--term-grace", "term_grace_s", type=Duration(), metavar="DURATION",
-                help="With --on-term drain: the time there is for that.  [default: 120s]",
-            ),
         )
     ):  # fmt: skip
         function = add(function)
-    return config_option(connection(store_options(persist_options(function))))
+    return config_option(connection(store_options(persist_options(notice_options(function)))))
 
 
 @verb_group(
@@ -343,6 +341,7 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
         store=where_of(output, name, node),
         address=node["address"],
         metrics=node["metrics"],
+        dcgm_url=node["dcgm_url"],
         gpu_engine=node["gpu_engine"],
         **_given(
             staging_dir=node["staging"] and node["staging"].absolute(),
@@ -355,8 +354,10 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             persist_cpu=node["persist_cpu"],
             persist_verify=node["persist_verify"],
             keep_images=node["keep_images"],
-            on_term_drain=node["on_term"] == "drain",
+            on_term=node["on_term"],
             term_grace_s=node["term_grace_s"],
+            preemption=node["preemption"],
+            preemption_url=node["preemption_url"],
             until_worker_ends=node.get("until_worker_ends"),
         ),
     )

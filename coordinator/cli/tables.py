@@ -96,7 +96,15 @@ def nodes_view(nodes: Iterable[NodeView]) -> RenderableType:
             bytes_text(view.facts.staging_free_bytes),
             *((gpus_text(view.facts),) if has_gpus else ()),
         )
-    return or_nothing(rows, "no node: `allstop shim` attaches one")
+    nothing = "no node: `allstop shim` attaches one"
+    return Group(or_nothing(rows, nothing), *_health_lines(views))
+
+
+def _health_lines(views: Iterable[NodeView]) -> list[RenderableType]:
+    """Trouble of GPUs, and what was decided about it."""
+    return [
+        Text(f"{view.facts.node}: {line}", style="yellow") for view in views for line in view.health
+    ]
 
 
 def drain_words(record: DrainRecord) -> str:
@@ -149,6 +157,7 @@ def kept_words(snapshot: Snapshot) -> list[tuple[str, str]]:
     """How a snapshot is kept, in words with their colours; nothing for an ordinary one."""
     words = [("pinned", "yellow")] if snapshot.pinned else []
     words += [("damaged", "red")] if snapshot.damaged else []
+    words += [("suspect", "red")] if snapshot.suspect else []
     return words + ([("deleting", "red")] if snapshot.deleting else [])
 
 

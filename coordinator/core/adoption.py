@@ -17,6 +17,7 @@ they attach, within `adopt_s`; whoever does not lets go by its own timer and is 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from coordinator.core import aborting, attempt, failing, inheriting, releasing, returning
@@ -29,6 +30,7 @@ from coordinator.core.model import (
     Failure,
     RestoreRecord,
     RestoreState,
+    WorkerRecord,
 )
 from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
@@ -57,6 +59,7 @@ class Heir:
     coordinator: str
     policy: Policy
     now: float
+    suspicion: Callable[[Iterable[WorkerRecord]], str] = attempt.trusted  # see Attempt
 
     def take(
         self, record: AttemptRecord | RestoreRecord
@@ -72,6 +75,7 @@ class Heir:
 
     def _attempt(self, record: AttemptRecord) -> tuple[Attempt, list[Command]]:
         a = attempt.from_record(record, epoch=self.epoch, policy=self.policy, now=self.now)
+        a.suspicion = self.suspicion
         if a.state is AttemptState.STOPPING:
             return a, inheriting.stop(a, self.now)
         if a.state is AttemptState.PERSISTING and a.members:

@@ -97,7 +97,8 @@ def agree(
                     f"rank {rank.rank} is claimed by worker {owner[rank.rank]} on "
                     f"{nodes[owner[rank.rank]]} and by worker {worker} on {nodes[worker]}",
                     where=Where(worker=worker, rank=rank.rank, node=nodes[worker], phase="HOLD"),
-                    advice="end the older process; two jobs may run under one name",
+                    advice="end the older process; two jobs may run under one name, or replica "
+                    "groups say no REPLICA_GROUP_ID",
                 )
             owner[rank.rank] = worker
     size = world_size or len(owner)

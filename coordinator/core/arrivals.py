@@ -39,6 +39,8 @@ class Arrivals(Questions):
             same = known.session == event.session
             why = "its stream was opened anew" if same else "another shim process took its place"
             commands += self._gone(events.NodeLost(name, known.session, why))
+        if known is None or known.session != event.session:
+            self._standing.other_shim(name)
         stale = self._cluster.attach(event)
         self._note(f"{name} is attached with {len(event.workers)} workers")
         fenced = {(s.job, s.worker) for s, _ in stale}
@@ -140,6 +142,7 @@ class Arrivals(Questions):
             return []
         event = self._cluster.exited(event)
         self._note(f"worker {event.worker} on {event.node} exited with {event.exit_code}")
+        self._standing.worker_exited(event)
         commands: list[Command] = []
         for action in self._running.of_job(event.job):
             if action.cares_about_exit(event):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar
@@ -21,6 +22,11 @@ from coordinator.core.model import (
 from coordinator.core.policy import Policy
 
 S = AttemptState
+
+
+def trusted(records: Iterable[WorkerRecord]) -> str:
+    """Nobody knows of anything that speaks against what was saved."""
+    return ""
 
 
 @dataclass
@@ -45,6 +51,7 @@ class Attempt(Action[AttemptState]):
     held_ms: dict[int, int] = field(default_factory=dict)  # by worker, from Resumed
     cut_recorded: bool = False  # PERSISTING was put: a new leader goes on from there
     snapshot: Snapshot | None = None
+    suspicion: Callable[[Iterable[WorkerRecord]], str] = trusted  # why what is saved may be wrong
 
     def finds_devices(self) -> None:
         """A rank began to use one after the last report before the attempt."""

@@ -70,6 +70,7 @@ class Job:
     waiting: str = ""  # what these wait for
     told: dict[int, tuple[str, str, str]] = field(default_factory=dict)  # node, session, reason
     beginning: bool = False  # a new run is being recorded
+    taken_away: str = ""  # why its run was ended on purpose, though not all at once
     try_at: float = 0.0  # when that may be tried again
 
     def of_run(self, state: WorkerState) -> bool:
@@ -92,6 +93,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.jobs: dict[str, Job] = {}
         self.drained: dict[str, str] = {}  # nodes that take no workers, and why
+        self.ill: dict[str, dict[str, str]] = {}  # by node why a GPU is not to be used, by UUID
         self._lost_limit = lost_limit
         self._gone: dict[str, None] = {}  # lost and left nodes, longest gone first
 
@@ -137,6 +139,19 @@ class Cluster:
                 places = self.jobs[job].places if job in self.jobs else {}
                 if places.get(worker) == oldest:
                     places.pop(worker)
+
+    def taken_away(self, name: str, why: str) -> list[str]:
+        """A node's shim ends with its workers; what is told of the jobs whose runs that ends.
+
+        A run that had lost a worker before is not ended by this.
+        """
+        told: list[str] = []
+        for job in self.jobs.values():
+            there = name in job.places.values() and self.attached(name)
+            if there and not job.taken_away and len(self.alive(job)) == job.workers:
+                job.taken_away = f"{name} was taken away, {why}"
+                told.append(f"job {job.name}: {job.taken_away}")
+        return told
 
     def exited(self, event: WorkerExited) -> WorkerExited:
         """A worker has ended; return the event with the incarnation that the worker is known by."""
@@ -199,12 +214,19 @@ class Cluster:
                 job.base = incarnation
                 job.is_whole()
             job.places, job.whole = {}, False
+            job.taken_away = ""
 
     def stopped(self, record: AttemptRecord) -> None:
         """An attempt of an earlier leader has stopped the job, where its nodes were in reach."""
         job = self.jobs.get(record.job)
         if job is not None and record.incarnation == job.incarnation:
             job.broken = job.broken or len(record.owed) < len(record.nodes)
+
+    def ended_by(self, record: AttemptRecord) -> None:
+        """An attempt has stopped the job: how its workers end says nothing of failures."""
+        job = self.jobs.get(record.job)
+        if job is not None and record.incarnation == job.incarnation:
+            job.taken_away = job.taken_away or f"it was stopped by {record.attempt}"
 
     def replaced(self, record: RestoreRecord) -> None:
         """A restore of an earlier leader has failed: the run that it was to replace may go on."""
@@ -297,6 +319,19 @@ class Cluster:
 
     # -- questions -----------------------------------------------------------------------------
 
+    def facts(self, name: str) -> NodeFacts:
+        """What a node is and has, with what is known of the health of its GPUs."""
+        return self._with_health(self.nodes[name].facts)
+
+    def _with_health(self, facts: NodeFacts) -> NodeFacts:
+        ill = self.ill.get(facts.node)
+        if not ill:
+            return facts
+        gpus = tuple(replace(gpu, sick=gpu.sick or ill.get(gpu.uuid, "")) for gpu in facts.gpus)
+        unseen = [why for uuid, why in ill.items() if uuid not in {gpu.uuid for gpu in gpus}]
+        trouble = "; ".join((*(t for t in (facts.gpu_trouble,) if t), *unseen))
+        return replace(facts, gpus=gpus, gpu_trouble=trouble)
+
     def worker(self, job: Job, worker: int) -> WorkerState | None:
         """A worker of the present incarnation, as last reported, while its node is in reach."""
         node = self.nodes.get(job.places.get(worker, ""))
@@ -368,7 +403,7 @@ class Cluster:
             alive = [k for k, s in node.workers.items() if s.state not in NOT_ALIVE]
             found.append(
                 Candidate(
-                    facts=answered.get(name, node.facts),
+                    facts=self._with_health(answered.get(name, node.facts)),
                     state=node.state,
                     reason=node.reason,
                     own=tuple(worker for of, worker in alive if of == job),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.core.drain_events import NoticeKind
 from coordinator.core.drain_records import DrainRecord
 from coordinator.core.job_policy import JobHistory, JobRecovery
 from coordinator.core.kept import Cleaned, KeptImages
@@ -237,6 +238,7 @@ class AskCheckpoint(Command):
     stop: bool = False  # end the job after COMMIT
     deadline_s: float = 0.0  # 0: the policy's
     drain: str = ""  # the node whose drain needs it
+    notice: str = ""  # the node whose shim was told something that asks for it
 
 
 @dataclass(frozen=True)
@@ -290,3 +292,12 @@ class AskDrain(Command):
     node: str
     deadline_s: float
     why: str
+
+
+@dataclass(frozen=True)
+class RefuseNotice(Command):
+    """Tell a shim that what it was told asks for more than can be done, and why."""
+
+    node: str
+    kind: NoticeKind
+    reason: str

@@ -132,7 +132,10 @@ def _commit(a: Attempt, now: float) -> list[Command]:
         cut=a.cut,
         records=records,
         unix_s=a.unix_s + (now - a.started),
+        suspect=a.suspicion(records),
     )
+    if a.snapshot.suspect:
+        a.note(f"the snapshot is suspect: {a.snapshot.suspect}")
     a.open_round(Phase.COMMIT, a.policy.commit_s, now, capped=False, whom="the store")
     a.move(S.COMMITTING, f"{a.snapshot.image_bytes} bytes of {len(records)} workers are stored")
     stored = a.record(S.STOPPING if a.stop else S.COMMITTED)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from coordinator.core import checkpoint, drain_events, events, restore
+from coordinator.core import checkpoint, drain_events, events, health_events, restore
 from coordinator.core.action import FOREVER
 from coordinator.core.adoption import HAVE_ENDED, Heir, id_of, later
 from coordinator.core.arrivals import put
@@ -26,6 +26,7 @@ from coordinator.core.errors import (
     IllegalEvent,
 )
 from coordinator.core.events import Event
+from coordinator.core.health_rules import HealthRules
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.journal import Decision, Journal, cause_of
 from coordinator.core.keeper import Keeper
@@ -53,7 +54,14 @@ class Control(Requests):
     Times are monotonic seconds of the caller. One event at a time; a call never blocks.
     """
 
-    def __init__(self, *, epoch: int, coordinator: str, policy: Policy | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        epoch: int,
+        coordinator: str,
+        policy: Policy | None = None,
+        health: HealthRules | None = None,
+    ) -> None:
         """Begin with nothing known; `adopt` what the store holds before the first event."""
         self.epoch = epoch
         self.coordinator = coordinator
@@ -65,7 +73,11 @@ class Control(Requests):
         self._owed = Owed(self.policy.ended_limit)
         self._pace = Pace(self.policy.lost_limit)
         self._standing = StandingOrders(
-            self._cluster, self._running, self._note, Means(self._pace, self.policy, epoch)
+            self._cluster,
+            self._running,
+            self._note,
+            Means(self._pace, self.policy, epoch),
+            health or HealthRules(),
         )
         self._keeper = Keeper(epoch, self.policy, self._cluster, self._running, self._note)
         self._problems: dict[str, list[str]] = {}
@@ -108,7 +120,7 @@ class Control(Requests):
             if committed and unix_s:
                 self._standing.saved_before(job.job, unix_s - committed, now)
         commands: list[Command] = []
-        heir = Heir(self.epoch, self.coordinator, self.policy, now)
+        heir = Heir(self.epoch, self.coordinator, self.policy, now, self._standing.suspicion)
         found: tuple[AnyRecord, ...] = (*attempts, *restores)
         ended = [record for record in found if record.state in HAVE_ENDED]
         self._standing.adopt(policies, histories, recoveries, drains, ended, unix_s=unix_s, now=now)
@@ -156,7 +168,9 @@ class Control(Requests):
             raise IllegalEvent(f"the core does not know the event {type(event).__name__}")
         self._now = max(self._now, now)
         self._cause = cause_of(event)
-        return meet(self, event) + self._standing.look(self._now)
+        decided = meet(self, event)
+        decided += self._standing.decided(decided, self._now)
+        return decided + self._standing.look(self._now)
 
     def next_wakeup(self) -> float | None:
         """When to hand in TimePassed at the latest; None while nothing is awaited."""
@@ -212,21 +226,13 @@ class Control(Requests):
         action = self._running.get(event.snapshot)
         commands = self._about(event.snapshot, event)
         job = self._cluster.jobs.get(action.job) if action is not None else None
-        if action is not None and job is not None and self._is_newer(action, job.latest):
+        if action is not None and job is not None and event.newest:
             job.latest = event.snapshot
             job.latest_unix_s = action.unix_s + (self._now - action.started)
         if isinstance(action, Attempt):
             commands += self._keeper.committed(action.snapshot, self._now)
             commands += self._keeper.apply(action.job, self._now)
         return commands
-
-    def _is_newer(self, action: AnyAction, latest: str) -> bool:
-        """Whether an attempt began after the one that `latest` names, as the store decides too.
-
-        An heir may commit what an earlier leader had given up without being able to record that.
-        """
-        before = self._running.ended(latest)
-        return not isinstance(before, AttemptRecord) or before.requested_unix_s <= action.unix_s
 
     def _restore_admitted(self, event: events.RestoreAdmitted) -> list[Command]:
         ended = self._running.ended(event.restore)
@@ -261,8 +267,13 @@ class Control(Requests):
         return self._standing.run_begins(event.record.job) + self._runs.begun(event)
 
     def _policy_changed(self, event: events.PolicyChanged) -> list[Command]:
-        self._standing.policy_changed(event, self._now)
-        return []
+        return self._standing.policy_changed(event, self._now)
+
+    def _gpu_trouble(self, event: health_events.GpuTroubleTold) -> list[Command]:
+        if not self._cluster.attached(event.node):
+            self._note(f"{event.node} is not attached", True)
+            return []
+        return self._standing.gpu_trouble(event, self._now)
 
     def _restore_unready(self, event: events.RestoreUnready) -> list[Command]:
         return self._standing.restore_unready(event, self._now)
@@ -311,6 +322,8 @@ class Control(Requests):
             record = action.record()
             self._owed.owe(record)
             self._pace.note(record)
+            if stops(record):
+                self._cluster.ended_by(record)
             return self._standing.attempt_ended(record, self._now)
         told = self._standing.restore_ended(action.record(), self._now)
         return told + self._restore_ended(action)
@@ -353,6 +366,7 @@ _DOOR: Mapping[type[Event], Callable[[Control, Any], list[Command]]] = {
     events.RestoreUnready: Control._restore_unready,
     drain_events.DrainRequested: Control._drain_requested,
     drain_events.NoticeGiven: lambda c, e: c._standing.notice(e, c._now),
+    health_events.GpuTroubleTold: Control._gpu_trouble,
     drain_events.UndrainRequested: lambda c, e: c._standing.undrain(e),
     drain_events.DrainStored: lambda c, e: c._standing.drain_stored(e),
     drain_events.DrainUnstored: lambda c, e: c._standing.drain_unstored(e),

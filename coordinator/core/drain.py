@@ -45,6 +45,7 @@ MOVES_MAX = 2  # restores on other nodes that fail
 RETURNS_MAX = 5
 RETRY_S = 1.0
 RETRY_S_MAX = 30.0
+HURRY_S = 1.0  # notices of one end of a node differ by less
 UNANSWERED_S = 60.0  # what was asked for has begun or was refused by then
 NO_OTHERS = frozenset({"NoPlan"})
 
@@ -138,6 +139,14 @@ class Drain:
                 _LOOKS[each.step](self, each, sights.get(each.job, Sight()), now)
         self._settle()
         return self.moves
+
+    def hurry(self, deadline_unix_s: float) -> None:
+        """There is less time than was said at first, by a second at least."""
+        before = self.record.deadline_unix_s
+        if self.record.state is DrainState.DRAINING and (
+            not before or deadline_unix_s < before - HURRY_S
+        ):
+            self._keep(deadline_unix_s=deadline_unix_s)
 
     def undrain(self) -> None:
         """Called off: what has not been stopped stays, what has is put back, here if need be."""

@@ -56,6 +56,8 @@ class NoticeKind(StrEnum):
 
     DRAIN = "DRAIN"  # its node is about to go
     CHECKPOINT = "CHECKPOINT"  # its jobs are to be saved
+    STOP = "STOP"  # its jobs are to be saved and stopped
+    END = "END"  # it ends now, and its workers with it
 
 
 @dataclass(frozen=True)

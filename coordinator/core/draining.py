@@ -14,7 +14,6 @@ from coordinator.core.cluster import ATTACHED, NOT_READY, Cluster, Job
 from coordinator.core.commands import (
     Announce,
     AskCheckpoint,
-    AskDrain,
     AskRestore,
     Command,
     PutDrain,
@@ -102,7 +101,8 @@ class Draining:
         """
         known = self._drains.get(event.node)
         if known is not None and known.refuses:
-            return [self._told(event.request, known.record)]
+            hurried = self.hurry(event.node, event.deadline_s, now)
+            return [*hurried, self._told(event.request, known.record)]
         if event.node in self._new:
             self._asked[event.node].append(event.request)
             return []
@@ -139,7 +139,7 @@ class Draining:
             )
         if not 0 <= event.deadline_s < float("inf"):
             raise BadRequest(f"a deadline of {event.deadline_s} s makes no sense")
-        there = [job for job in self._cluster.jobs.values() if self._sight(job, event.node).placed]
+        there = [job for job in self._cluster.jobs.values() if self.sight(job, event.node).placed]
         for job in there:
             self._require_time(job, event, now)
         require_nodes(self._cluster, there, event)
@@ -148,44 +148,31 @@ class Draining:
     def _require_time(self, job: Job, event: drain_events.DrainRequested, now: float) -> None:
         """The checkpoint would be admitted, were it asked for now; a busy job is asked later."""
         policy, cut = self._means.policy, self._cut(job.name)
+        # what is asked for after a notice was refused, a checkpoint at least, is judged by the same
+        pace = self._means.pace.copy() if event.notice else self._means.pace
         try:
-            if self._sight(job, event.node).busy:
-                self._means.pace.check(job.name, cut, policy, event.deadline_s or policy.attempt_s)
+            if self.sight(job, event.node).busy:
+                pace.check(job.name, cut, policy, event.deadline_s or policy.attempt_s)
                 return
             asked = events.CheckpointRequested(
                 job.name, "", cut, stop=True, deadline_s=event.deadline_s, unix_s=event.unix_s
             )
-            admit_attempt(self._cluster, self._means.pace, asked, self._means.epoch, policy, now)
+            admit_attempt(self._cluster, pace, asked, self._means.epoch, policy, now)
         except AllstopError as error:
             raise error.at(job=job.name) from None
 
-    def notice(self, event: drain_events.NoticeGiven, now: float) -> list[Command]:
-        """A node is about to go, or its jobs are to be saved; one that is drained has heard it."""
-        if event.kind is drain_events.NoticeKind.CHECKPOINT:
-            return self._save(event.node, event.why, 0.0)
-        known = self._drains.get(event.node)
-        if event.node in self._new or (known is not None and known.acts):
-            return []
-        self._note(f"{event.node} is about to go, in {event.deadline_s:.0f} s: {event.why}")
-        return [AskDrain(event.node, event.deadline_s, event.why)]
+    def on_its_way(self, node: str) -> bool:
+        """Whether a node is being drained already; one that is DRAINED has nothing to lose."""
+        known = self._drains.get(node)
+        return node in self._new or (known is not None and known.acts)
 
-    def refused(self, event: drain_events.DrainRequested) -> list[Command]:
-        """It cannot be emptied: where it goes all the same, what is on it is saved at least."""
-        known = self._cluster.nodes.get(event.node)
-        if not event.notice or known is None:
+    def hurry(self, node: str, deadline_s: float, now: float) -> list[Command]:
+        """A node goes sooner than was said when its drain began."""
+        drain = self._drains.get(node)
+        if drain is None or not deadline_s:
             return []
-        return self._save(event.node, f"{event.node} goes: {event.why}", event.deadline_s)
-
-    def _save(self, node: str, why: str, deadline_s: float) -> list[Command]:
-        sights = ((job, self._sight(job, node)) for job in self._cluster.jobs.values())
-        plenty = deadline_s >= self._means.policy.attempt_s
-        return [
-            AskCheckpoint(
-                job.name, self._cut(job.name), why, deadline_s=0.0 if plenty else deadline_s
-            )
-            for job, sight in sights
-            if sight.placed and not sight.busy
-        ]
+        drain.hurry(now + deadline_s + drain.unix_less_now)
+        return self._kept(drain)
 
     def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:
         """The node takes workers again; raises NotFound where it was not drained."""
@@ -258,7 +245,7 @@ class Draining:
             if not drain.acts:
                 continue
             sights = {
-                job.name: self._sight(job, name, drain)
+                job.name: self.sight(job, name, drain)
                 for job in self._cluster.jobs.values()
                 if now >= job.sure_at or self._whole(job)
             }
@@ -332,7 +319,8 @@ class Draining:
         well = not any(state.state in NOT_READY for state in states)
         return bool(states) and len(states) == job.workers and well and not job.beginning
 
-    def _sight(self, job: Job, node: str, drain: Drain | None = None) -> Sight:
+    def sight(self, job: Job, node: str, drain: Drain | None = None) -> Sight:
+        """How a job stands, as far as a drain of that node wants to know."""
         whole = self._whole(job)
         here = any(at == node for at, _ in self._cluster.of_job(job.name))
         maybe = any(

@@ -81,6 +81,7 @@ class WorkerExited(Event):
     incarnation: int
     exit_code: int
     log_tail: str = ""
+    step: int = 0  # that the furthest of its ranks had finished; 0: not known
 
 
 # -- requests ------------------------------------------------------------------------------------
@@ -99,6 +100,7 @@ class CheckpointRequested(Event):
     phase_deadlines_s: tuple[tuple[Phase, float], ...] = ()  # others have the policy's
     cause: str = ""  # why it is due; empty: an operator asked
     drain: str = ""  # the node whose drain needs it; empty: none
+    notice: str = ""  # the node whose shim was told something that asks for it; empty: none
 
 
 @dataclass(frozen=True)
@@ -324,6 +326,7 @@ class SnapshotCommitted(Event):
     """The commit transaction went through (or was found done when looked at)."""
 
     snapshot: str
+    newest: bool = True  # the job's latest is this one now
 
 
 @dataclass(frozen=True)

@@ -119,12 +119,17 @@ def lost_per_day(interval_s: float, costs: Costs, mtbf_s: float) -> float:
     return DAY_S * (1.0 - min(1.0, interval_s * math.exp(-log_wall)))
 
 
+def at_least_s(costs: Costs, budget: float) -> float:
+    """The shortest interval with which checkpoints take no more than this share of the time."""
+    return costs.checkpoint_s * (1.0 - budget) / budget if budget else 0.0
+
+
 def best(costs: Costs, mtbf_s: float, bounds: Bounds) -> Interval:
     """Daly's interval within the bounds; of those that hold, the one that asks for most counts."""
     wanted = daly(costs.checkpoint_s, mtbf_s)
     floors = {"least": bounds.least_s, "attempt": costs.attempt_s}
     if bounds.budget:
-        floors["budget"] = costs.checkpoint_s * (1.0 - bounds.budget) / bounds.budget
+        floors["budget"] = at_least_s(costs, bounds.budget)
     name = max(floors, key=lambda each: floors[each])
     seconds, bound = wanted, ""
     if seconds > bounds.most_s:

@@ -59,7 +59,7 @@ class JobPolicy:
     interval_s: float = 0.0  # seconds: from the end of one checkpoint to the next
     interval_steps: int = 0  # steps: from the step of one to the step of the next
     mtbf_s: float = 0.0  # auto: expected time between failures of the job, before any is seen
-    budget: float = 0.0  # auto: share of the job's time that checkpoints may take; 0: any
+    budget: float = 0.0  # share of the job's time that checkpoints may take; 0: any
     least_s: float = 60.0  # auto: never more often than this
     most_s: float = DAY_S  # auto: never more seldom, where the budget allows that
     set_unix_s: float = 0.0  # when it was set, by the coordinator's clock
@@ -98,6 +98,7 @@ class JobHistory:
     watched_s: float = 0.0  # it ran
     failures: int = 0  # it ended by itself: a worker crashed on a node that is well
     nodes: tuple[NodeHistory, ...] = ()  # that had a worker of it, the last to have had one last
+    step_s: float = 0.0  # what a step usually took; 0: not known
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,13 @@ class JobRecovery:
     why: str = ""  # what ended the run, while it is not back
     snapshot: str = ""  # that is being restored, or was restored last
     tries: int = 0  # restores of it that have failed
-    crashes: int = 0  # how often the job has ended at `crash_step`
+    crashes: int = 0  # how often the job has ended at `crash_step` or before, and got no further
     crash_step: int = 0
     skipped: tuple[str, ...] = ()  # snapshots that are left behind
     story: tuple[StoryLine, ...] = ()  # the last lines, oldest first
+    suspects: tuple[str, ...] = ()  # snapshots of runs that have not got further than `crash_step`
+    left_behind: int = 0  # how many snapshots were, since a run last got further
+    scratch: int = 0  # starts from scratch since then
     ended: tuple[int, ...] = ()  # workers that ended with 0; their shims may have left since
     ended_in: int = 0  # the incarnation that these were of
 
@@ -144,6 +148,12 @@ def check(policy: JobPolicy) -> JobPolicy:
                 advice="give the expected time between failures, such as --mtbf 12h",
             )
         _ = policy.bounds
+    _ = Bounds(budget=policy.budget)
+    if policy.budget and policy.when is When.NEVER:
+        raise BadRequest(
+            "a budget means nothing for a job that is not saved by itself",
+            advice="give --every, --every-steps or --auto with it",
+        )
     if not 0 < policy.tries <= 100:
         raise BadRequest(f"{policy.tries} tries make no sense", advice="give 1 to 100")
     if not (0 <= policy.grace_s <= DAY_S and 0 <= policy.wait_s <= 366 * DAY_S):
@@ -156,3 +166,19 @@ def check(policy: JobPolicy) -> JobPolicy:
             advice="give at least 2, better 10 or more",
         )
     return policy
+
+
+def in_words(policy: JobPolicy) -> str:
+    """A policy in a few words, for stories."""
+    words = {
+        When.NEVER: "saved only when somebody asks",
+        When.SECONDS: f"saved every {policy.interval_s:g} s",
+        When.STEPS: f"saved every {policy.interval_steps} steps",
+        When.AUTO: f"saved as often as it pays (MTBF {policy.mtbf_s:g} s expected)",
+    }[policy.when]
+    budget = f", in at most {100 * policy.budget:.3g} % of its time" if policy.budget else ""
+    after = {
+        OnFailure.LEAVE: "left alone when it fails",
+        OnFailure.RESTORE: "restored when it fails",
+    }[policy.on_failure]
+    return f"{words}{budget}; {after}"

@@ -114,6 +114,11 @@ class Keeper:
         found = self._shelf(job).snapshots.get(snapshot)
         return found.damaged if found is not None else ""
 
+    def suspicion(self, job: str, snapshot: str) -> str:
+        """Why what is in a snapshot may be wrong; empty: nothing is known."""
+        found = self._shelf(job).snapshots.get(snapshot)
+        return found.suspect if found is not None else ""
+
     def user_of(self, job: str, snapshot: str) -> str:
         """Who needs a snapshot to stay for now, in words; empty: nobody."""
         for action in self._running.of_job(job):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from coordinator.core.files import FileBack, FileKept
+from coordinator.core.health_records import GpuTrouble
 from coordinator.core.kept import Retention
 
 
@@ -166,6 +167,7 @@ class RankState:
     pid: int
     boundary: int  # steps finished; -1: the rank has not loaded the hook
     parked: bool = False
+    no_steps: bool = False  # it has said that it takes none for now: it evaluates, or saves
 
 
 @dataclass(frozen=True)
@@ -236,6 +238,7 @@ class WorkerRecord:
     shared_bytes: int = 0  # of its images, what the store had or another worker stored
     files: int = 0  # open for writing at the cut
     partial_files: tuple[FileKept, ...] = ()  # those that are not kept whole, the first of them
+    troubles: tuple[GpuTrouble, ...] = ()  # that its node's GPUs have had since they were reset
 
 
 class AttemptState(StrEnum):
@@ -330,6 +333,7 @@ class Snapshot:
     deleting: str = ""  # why it is being deleted, which nothing takes back; empty: it is kept
     damaged: str = ""  # what was found broken when it was read again
     verified_unix_s: float = 0.0  # when all of it was last read again
+    suspect: str = ""  # why what is in it may be wrong; empty: nothing is known
 
 
 @dataclass(frozen=True)

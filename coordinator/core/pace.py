@@ -58,6 +58,12 @@ class Pace:
         while len(self._taken) > self._limit:
             self._taken.pop(next(iter(self._taken)))
 
+    def copy(self) -> Pace:
+        """One to judge by whose refusals leave this one as it is."""
+        made = Pace(self._limit)
+        made._taken = {job: deque(taken, RECENT) for job, taken in self._taken.items()}
+        return made
+
     def check(self, job: str, cut: Cut, policy: Policy, deadline_s: float) -> None:
         """Raise NotReady with the numbers when the last attempts say that it cannot fit.
 

@@ -46,6 +46,7 @@ class Policy:
     clean_collect_s: float = 3600.0
     clean_again_s: float = 5.0  # until a cleaning that met trouble tries again, then twice as long
     clean_again_max_s: float = 300.0
+    hung_s: float = 30.0  # without a step: less is no hang, however quick the job's steps are
     retain_s: float = 600.0  # between two looks whether a job's retention lets go of something
 
     # limits

@@ -97,6 +97,10 @@ class Questions:
         """What was found broken in a snapshot; empty: nothing is known."""
         return self._keeper.damage(job, snapshot)
 
+    def suspicion(self, job: str, snapshot: str) -> str:
+        """Why what is in a snapshot may be wrong; empty: nothing is known."""
+        return self._keeper.suspicion(job, snapshot)
+
     def seeing(self, store: str) -> tuple[str, ...]:
         """Nodes in reach that see an image store, by name."""
         return self._keeper.all_seeing(store)
@@ -111,7 +115,7 @@ class Questions:
 
     def nodes(self) -> tuple[NodeView, ...]:
         """All nodes, by name, those lost and left included."""
-        return node_views(self._cluster, self._standing.drains())
+        return node_views(self._cluster, self._standing.drains(), self._standing.health())
 
     def drain(self, node: str) -> DrainRecord | None:
         """Where the drain of a node stands; None: it takes workers."""

@@ -9,7 +9,7 @@ from coordinator.core import events
 from coordinator.core.cluster import ATTACHED, LEFT, Cluster, Job
 from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery
 from coordinator.core.errors import AllstopError
-from coordinator.core.failures import failure_of
+from coordinator.core.failures import failure_of, listed
 from coordinator.core.job_policy import JobPolicy, JobRecovery, OnFailure
 from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, WorkerState
 from coordinator.core.recovery import Ask, Recovery, Standing
@@ -21,7 +21,8 @@ class _Clock:
     """The steps of one job, as they were seen."""
 
     step: int = -1
-    at: float = 0.0
+    at: float = 0.0  # when it was taken, later by what was done to the job since
+    looked_at: float = 0.0
 
 
 class Recovering:
@@ -33,14 +34,17 @@ class Recovering:
         running: Running,
         note: Callable[[str], None],
         usual_s: Callable[[str], float],
+        hung_s: float,
     ) -> None:
-        """`usual_s`: of a step of a job; 0 while not known."""
+        """`usual_s`: of a step of a job; 0 while not known. `hung_s`: less is no hang."""
         self._cluster = cluster
         self._running = running
         self._note = note
         self._jobs: dict[str, Recovery] = {}
         self._clocks: dict[str, _Clock] = {}
+        self._exits: dict[str, tuple[int, int]] = {}  # by job: incarnation, furthest step
         self._usual_s = usual_s
+        self._hung_s = hung_s
         self._unix_less_now = 0.0
 
     def adopt(
@@ -56,15 +60,22 @@ class Recovering:
         for policy in policies:
             record = kept.get(policy.job, JobRecovery(policy.job))
             self._jobs[policy.job] = self._made(record, policy, now)
+        for job, record in kept.items():
+            if job not in self._jobs:  # of a job without a policy there is a story at most
+                self._jobs[job] = self._made(record, JobPolicy(job), now)
 
     def _made(self, record: JobRecovery, policy: JobPolicy, now: float) -> Recovery:
-        return Recovery(record, policy, began=now, unix_less_now=self._unix_less_now)
+        return Recovery(
+            record, policy, hung_s=self._hung_s, began=now, unix_less_now=self._unix_less_now
+        )
 
-    def changed(self, policy: JobPolicy, now: float) -> None:
-        """An operator has set a policy; what was given up before is begun anew by it."""
-        known = self._jobs.get(policy.job)
-        record = known.record if known is not None else JobRecovery(policy.job)
-        self._jobs[policy.job] = self._made(record, policy, now)
+    def changed(self, policy: JobPolicy, now: float) -> list[Command]:
+        """An operator has set a policy, perhaps in the middle of a recovery, which goes on."""
+        if policy.job not in self._jobs:
+            self._jobs[policy.job] = self._made(JobRecovery(policy.job), policy, now)
+        known = self._jobs[policy.job]
+        known.set(policy, now)
+        return self._kept(known)
 
     def record(self, job: str) -> JobRecovery:
         """Where the recovery of a job stands."""
@@ -73,12 +84,29 @@ class Recovering:
 
     # -- what is told ----------------------------------------------------------------------------
 
+    def worker_exited(self, event: events.WorkerExited) -> None:
+        """How far a worker got that ended; `event` has the incarnation that it is known by."""
+        if event.exit_code != 0 and event.job in self._jobs:
+            incarnation, step = self._exits.get(event.job, (0, 0))
+            before = step if incarnation == event.incarnation else 0
+            self._exits[event.job] = (event.incarnation, max(before, event.step))
+
+    def fenced(self, command: FenceWorkers, now: float) -> list[Command]:
+        """Workers of an older run are ended on a node that came back, or are refused."""
+        commands: list[Command] = []
+        for job in dict.fromkeys(state.job for state in command.workers):
+            known = self._active(job)
+            if known is not None:
+                known.saw(f"{command.node} is fenced: {command.reason}", now)
+                commands += self._kept(known)
+        return commands
+
     def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
         """A snapshot is what later recoveries go back to; a stop is no failure."""
         known = self._active(record.job)
         if known is None or record.state is not AttemptState.COMMITTED:
             return []
-        known.committed()
+        known.committed(record.attempt, record.target)
         if record.stop:
             known.stopped(f"it was stopped by {record.attempt}", now)
         return self._kept(known)
@@ -120,8 +148,8 @@ class Recovering:
         known = self._active(record.job)
         if known is None:
             return []
-        known.restored(record, now)
-        return self._kept(known)
+        known.restored(record, now, node_lost=self._of_lost_node(record))
+        return self._carried(known, known.moves)
 
     def look(self, now: float) -> list[Command]:
         """See how every job stands, and do what follows."""
@@ -137,6 +165,29 @@ class Recovering:
                 continue  # who is not here may be on its way
             commands += self._carried(known, known.look(standing, now))
         return commands
+
+    # -- what others ask -------------------------------------------------------------------------
+
+    def policy(self, job: str) -> JobPolicy:
+        """What is done when the job fails."""
+        known = self._jobs.get(job)
+        return known.policy if known is not None else JobPolicy(job)
+
+    def tell(self, job: str, text: str, now: float) -> list[Command]:
+        """Write a line into the story of a job, whatever its policy."""
+        if job not in self._jobs:
+            self._jobs[job] = self._made(JobRecovery(job), JobPolicy(job), now)
+        self._jobs[job].saw(text, now)
+        return self._kept(self._jobs[job])
+
+    def condemned(self, job: str, why: str, now: float) -> list[Command]:
+        """Have a job that runs restored, if it can be: what it computes from now on is nothing."""
+        known, found = self._active(job), self._cluster.jobs.get(job)
+        if known is None or found is None:
+            return []
+        known.moves = []
+        known.condemned(why, self._standing(found, now), now)
+        return self._carried(known, known.moves)
 
     # -- pieces ----------------------------------------------------------------------------------
 
@@ -173,6 +224,7 @@ class Recovering:
 
     def _standing(self, job: Job, now: float) -> Standing:
         alive = self._cluster.alive(job)
+        ranks = [rank for state in alive for rank in state.ranks]
         crashed, gone, ended, left = [], [], [], 0
         before = self._ended_before(job)
         here = {state.worker for state in alive if state.state != "faulted"}
@@ -195,7 +247,9 @@ class Recovering:
                 how = "is faulted" if state.state == "faulted" else _code(state.exit_code)
                 crashed.append(f"worker {worker} on {at} {how}")
         whole = bool(here) and len(here) == job.workers
-        step = max((rank.boundary for state in alive for rank in state.ranks), default=0)
+        step = max((rank.boundary for rank in ranks), default=0)
+        incarnation, exit_step = self._exits.get(job.name, (0, 0))
+        moves = not (crashed or gone or any(rank.no_steps for rank in ranks))
         busy = bool(self._running.of_job(job.name)) or job.beginning
         return Standing(
             busy=busy,
@@ -205,20 +259,41 @@ class Recovering:
             gone=tuple(gone),
             ended=tuple(ended),
             on_purpose=not here and not crashed and bool(gone) and left == len(gone),
+            taken_away=job.taken_away,
             step=step,
-            still_s=self._still_s(job.name, step, now, moves=whole and not busy),
+            crash_step=exit_step if incarnation == job.incarnation else 0,
+            still_s=self._still_s(job.name, step, now, moves=bool(here) and moves, busy=busy),
+            behind=self._behind(job, alive, step),
             usual_s=self._usual_s(job.name),
             nodes=sum(node.state == ATTACHED for node in self._cluster.nodes.values()),
         )
+
+    def _behind(self, job: Job, alive: Iterable[WorkerState], step: int) -> str:
+        late = [
+            f"rank {rank.rank} on {job.places.get(state.worker, 'no node')} at step {rank.boundary}"
+            for state in alive
+            for rank in state.ranks
+            if rank.boundary < step
+        ]
+        return f"{listed(late)}, others at step {step}" if late else ""
+
+    def _of_lost_node(self, record: RestoreRecord) -> bool:
+        failure = record.failure
+        known = self._cluster.nodes.get(failure.node) if failure is not None else None
+        return known is not None and known.state != ATTACHED
 
     def _ended_before(self, job: Job) -> tuple[int, ...]:
         record = self._jobs[job.name].record
         return record.ended if record.ended_in == job.incarnation else ()
 
-    def _still_s(self, job: str, step: int, now: float, *, moves: bool) -> float:
-        clock = self._clocks.setdefault(job, _Clock(at=now))
+    def _still_s(self, job: str, step: int, now: float, *, moves: bool, busy: bool) -> float:
+        """For how long it has taken no step; an attempt that parks ranks in vain does not count."""
+        clock = self._clocks.setdefault(job, _Clock(at=now, looked_at=now))
         if step != clock.step or not moves:
             clock.step, clock.at = step, now
+        elif busy:
+            clock.at += now - clock.looked_at
+        clock.looked_at = now
         return now - clock.at
 
 

@@ -6,9 +6,11 @@
     RECOVERING  it was restored                                     -> WATCHING
                 failed: again, later; too often: an older snapshot
                 no nodes can take it                                -> WAITING
-                no snapshot is left, and no last resort             -> GIVEN_UP
+                no snapshot is left, or too many were left behind,
+                and no last resort                                  -> GIVEN_UP
     WAITING     nodes came: ask                                     (-> RECOVERING, as it begins)
                 none came in time, and no last resort               -> GIVEN_UP
+    GIVEN_UP    a policy is set anew                                -> WATCHING
     any         it is whole again, whoever did that                 -> WATCHING
 
 Looked at about once a second with how the job stands (`Standing`), and told of its own restores.
@@ -21,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from coordinator.core import crash_loop
 from coordinator.core.job_policy import (
     JobPolicy,
     JobRecovery,
@@ -28,6 +31,7 @@ from coordinator.core.job_policy import (
     OnFailure,
     RecoveryState,
     StoryLine,
+    in_words,
 )
 from coordinator.core.model import Failure, RestoreRecord, RestoreState
 
@@ -37,9 +41,8 @@ RETRY_S = 1.0
 RETRY_S_MAX = 60.0
 NODES_S = 5.0  # between two looks for nodes
 UNANSWERED_S = 60.0  # a restore that was asked for has begun or was refused by then
-HUNG_S_MIN = 30.0
 STORY_LINES = 100
-SKIPPED_MAX = 100
+LOSSES_MAX = 20  # of nodes while a snapshot is restored, before these are its tries too
 NO_NODES = frozenset({"NoPlan", "OldRunUnseen", "NotReady"})
 
 
@@ -54,8 +57,11 @@ class Standing:
     gone: tuple[str, ...] = ()  # workers out of reach, or nowhere, in words
     ended: tuple[int, ...] = ()  # workers that ended with 0
     on_purpose: bool = False  # whoever is not there was ended by whoever runs its shim
+    taken_away: str = ""  # how one of them has ended the run by that; empty: none has
     step: int = 0
-    still_s: float = 0.0  # since the last step; 0 while nobody knows
+    crash_step: int = 0  # that workers had finished which ended with another code; 0: not known
+    still_s: float = 0.0  # since the last step; 0 while nobody knows, or none is to be expected
+    behind: str = ""  # ranks that have finished fewer steps than others, in words
     usual_s: float = 0.0  # of a step; 0: not known
     nodes: int = 0  # that are in reach
 
@@ -85,6 +91,7 @@ class Recovery:
 
     record: JobRecovery
     policy: JobPolicy
+    hung_s: float = 30.0  # without a step: less is no hang, however quick the steps are
     changed: bool = False  # the record is to be kept
     moves: list[Move] = field(default_factory=list)
     step: int = 0  # seen last while it ran
@@ -94,7 +101,9 @@ class Recovery:
     asked_at: float | None = None
     delays: int = 0
     nodes: int = 0
-    scratch: int = 0  # starts from scratch that were tried
+    losses: int = 0  # of nodes during restores of this recovery
+    hung_at: int | None = None  # the step at which it is hung, though it is whole
+    goes_on: bool = False  # the run that is given up has not been touched yet
     unix_less_now: float = 0.0
 
     # -- what is told ----------------------------------------------------------------------------
@@ -123,17 +132,41 @@ class Recovery:
         """It was stopped to be moved, and nobody has brought it back."""
         self.moves = []
         if self.record.state is S.FINISHED:
-            self._fail(why, Standing(), now)
+            self._fail(why, Standing(), now, itself=False)
 
-    def committed(self) -> None:
-        """The job got as far as another snapshot: what went wrong before is over."""
-        if self.record.tries or self.record.crashes or self.record.skipped:
-            self._keep(tries=0, crashes=0, skipped=())
-        self.scratch = 0
+    def set(self, policy: JobPolicy, now: float) -> None:
+        """An operator has set a policy; what was given up before is begun anew by it."""
+        self.policy = policy
+        self._tell(f"the policy is set: {in_words(policy)}", now)
+        if policy.on_failure is OnFailure.RESTORE and self.record.state is S.GIVEN_UP:
+            self._put(crash_loop.begun_anew(self.record))
+            self._move(S.WATCHING, "with that, what was given up is tried again", now)
+
+    def condemned(self, why: str, standing: Standing, now: float) -> None:
+        """Give up a run that goes on, for no fault of its own; it is touched once a restore begins.
+
+        Nothing while something has it, or while it is being recovered anyway.
+        """
+        if standing.busy or not standing.whole or self.record.state not in (S.UNSEEN, S.WATCHING):
+            return
+        self._begin(now)
+        self._keep(why=why)
+        self._move(S.RECOVERING, f"it is given up at step {standing.step}: {why}", now)
+        self.goes_on = True
+        self._ask(now)
+
+    def committed(self, snapshot: str, step: int) -> None:
+        """The job got as far as another snapshot; 0: the step is not known."""
+        self._put(crash_loop.committed(self.record, snapshot, step))
+
+    def saw(self, what: str, now: float) -> None:
+        """Something was done for the job that is no decision of this recovery."""
+        self._tell(what, now)
 
     def restore_begun(self, snapshot: str, now: float) -> None:
         """The restore that was asked for has begun."""
         self._keep(snapshot=snapshot)
+        self.goes_on = False
         if self.record.state is not S.RECOVERING:
             self._move(S.RECOVERING, f"{snapshot} is restored", now)
 
@@ -142,33 +175,45 @@ class Recovery:
         if self.record.state not in (S.RECOVERING, S.WAITING):
             return
         self.asked_at = None
-        if failure.kind == "NotFound":
+        if self.goes_on:
+            self._move(S.WATCHING, f"it goes on where it is: {failure.what}", now)
+        elif failure.kind == "NotFound":
             self._last_resort(f"there is no snapshot left to restore: {failure.what}", now)
         elif failure.kind in NO_NODES:
             if self.record.state is not S.WAITING:
+                self.began = self.began if self.record.scratch else now
                 told = f"waits for nodes, {self.policy.wait_s:g} s at most: {failure.what}"
                 self._move(S.WAITING, told, now)
             self.not_before = now + NODES_S
         else:
             self._again(now)
 
-    def restored(self, record: RestoreRecord, now: float) -> None:
-        """A restore of the job has ended; whoever asked for it."""
+    def restored(self, record: RestoreRecord, now: float, *, node_lost: bool = False) -> None:
+        """A restore of the job has ended; whoever asked for it.
+
+        `node_lost`: it failed of that, which says nothing of the snapshot.
+        """
         self.asked_at = None
         if record.state is RestoreState.RUNNING:
             what = "was started from scratch" if record.cold else f"runs from {record.snapshot}"
-            self._keep(snapshot=record.snapshot)
+            self._keep(snapshot=record.snapshot, tries=0)
+            self.hung_at = None
             if self.record.state is not S.WATCHING:
                 self._move(S.WATCHING, f"the job {what} ({record.restore})", now)
             return
         if self.record.state is not S.RECOVERING:
             return
         why = record.failure.what if record.failure is not None else record.reason
+        if node_lost and self.losses < LOSSES_MAX:
+            self.losses += 1
+            self._tell(f"{record.restore} failed, and not of its snapshot: {why}", now)
+            self._again(now)
+            return
         tries = self.record.tries + 1
         self._keep(tries=tries)
         self._tell(f"{record.restore} failed, try {tries} of {self.policy.tries}: {why}", now)
-        if tries >= self.policy.tries:
-            self._skip(record.snapshot, now)
+        if tries >= self.policy.tries and not self._skip(record.snapshot, now):
+            return
         self._again(now)
 
     # -- looks, by state -------------------------------------------------------------------------
@@ -191,25 +236,36 @@ class Recovery:
             self._move(S.FINISHED, "its shims were told to end", now)
             return
         trouble = standing.crashed or standing.gone
-        if not trouble:
-            return  # some have ended well, and the others are about to
+        if not trouble:  # some have ended well, and the others are about to
+            self._look_for_hung(standing, now)
+            return
         self.doubt_since = now if self.doubt_since is None else self.doubt_since
-        patience_s = SETTLE_S if standing.crashed else self.policy.grace_s
+        sure = standing.crashed and not standing.taken_away  # others may be told to end too
+        patience_s = SETTLE_S if sure else self.policy.grace_s
         if now - self.doubt_since >= patience_s:
-            self._fail("; ".join((*standing.crashed, *standing.gone)), standing, now)
+            why = "; ".join((*standing.crashed, *standing.gone))
+            self._fail(why, standing, now, itself=not standing.gone)
 
     def _look_for_hung(self, standing: Standing, now: float) -> None:
         if not self.policy.hung or not standing.usual_s:
             return
-        if standing.still_s > max(HUNG_S_MIN, self.policy.hung * standing.usual_s):
+        if standing.still_s > max(self.hung_s, self.policy.hung * standing.usual_s):
             told = f"no step for {standing.still_s:.0f} s, usually one in {standing.usual_s:.1f} s"
-            self._fail(told, standing, now)
+            told += f"; {standing.behind}" if standing.behind else ""
+            self.hung_at = standing.step
+            self._fail(told, standing, now, itself=True)
+
+    def _well(self, standing: Standing) -> bool:
+        """Whether it goes on by itself: a job that is hung is whole all the time."""
+        if not standing.whole or standing.busy:
+            return False
+        return self.hung_at is None or standing.step > self.hung_at
 
     def _recovering(self, standing: Standing, now: float) -> None:
         if standing.busy:
             self.asked_at = None
             return
-        if standing.whole and self.asked_at is None:
+        if self._well(standing) and self.asked_at is None:
             self._move(S.WATCHING, "the job is whole again by itself", now)
             return
         if self.asked_at is not None and now - self.asked_at < UNANSWERED_S:
@@ -218,7 +274,7 @@ class Recovery:
             self._ask(now)
 
     def _waiting(self, standing: Standing, now: float) -> None:
-        if standing.whole and not standing.busy:
+        if self._well(standing):
             self._move(S.WATCHING, "the job is whole again by itself", now)
             return
         if standing.busy:
@@ -232,29 +288,51 @@ class Recovery:
 
     def _ended(self, standing: Standing, now: float) -> None:
         if standing.whole and not standing.busy:
-            self._keep(tries=0, crashes=0, skipped=())
-            self.scratch = 0
+            self._put(crash_loop.begun_anew(self.record))
             self._move(S.WATCHING, "the job runs again and is watched", now)
 
     # -- what follows ----------------------------------------------------------------------------
 
-    def _fail(self, why: str, standing: Standing, now: float) -> None:
-        """The run is over: count it, and ask for a restore."""
-        self.began, self.not_before, self.delays = now, now, 0
-        again = self.record.crashes and self.record.crash_step == self.step
-        crashes = self.record.crashes + 1 if again else 1
-        self._keep(crashes=crashes, crash_step=self.step, why=why)
-        self._move(S.RECOVERING, f"the run has ended at step {self.step}: {why}", now)
-        if crashes > self.policy.tries and self.record.snapshot:  # the first was no try of ours
-            self._tell(f"it has ended {crashes} times at step {self.step}", now)
-            self._skip(self.record.snapshot, now)
-        self._ask(now)
+    def _begin(self, now: float) -> None:
+        self.began, self.not_before, self.delays, self.losses = now, now, 0, 0
+        self.asked_at = None
 
-    def _skip(self, snapshot: str, now: float) -> None:
-        if snapshot and snapshot not in self.record.skipped:
-            self._tell(f"{snapshot} is left behind; an older one is tried", now)
-            skipped = (*self.record.skipped, snapshot)[-SKIPPED_MAX:]
-            self._keep(skipped=skipped, tries=0, crashes=0)
+    def _fail(self, why: str, standing: Standing, now: float, *, itself: bool) -> None:
+        """The run is over: count it where the job failed itself, and ask for a restore."""
+        self._begin(now)
+        if standing.taken_away:  # says nothing of the step that it was at
+            told = f"the run was ended on purpose at step {self.step}: {standing.taken_away}"
+            self._keep(why=standing.taken_away)
+            self._move(S.RECOVERING, told, now)
+            self._ask(now)
+            return
+        step = (standing.crash_step if itself else 0) or self.step
+        self._put(crash_loop.crashed(self.record, step, why) if itself else self.record)
+        self._keep(why=why)
+        self._move(S.RECOVERING, f"the run has ended at step {step}: {why}", now)
+        crashes, loop_step = self.record.crashes, self.record.crash_step
+        if not itself or crashes < 2:
+            self._ask(now)
+            return
+        place = f"step {loop_step}" if step == loop_step else f"step {loop_step} or before"
+        self._tell(f"a crash loop: it has ended {crashes} times at {place}", now)
+        too_often = crashes > self.policy.tries  # the first was no try of ours
+        if too_often and not self._skip(self.record.snapshot, now):
+            return
+        self.delays = crashes - 2
+        self._again(now)
+
+    def _skip(self, snapshot: str, now: float) -> bool:
+        """Leave a snapshot behind; False where that was one too many."""
+        if not snapshot or snapshot in self.record.skipped:
+            return True
+        self._put(crash_loop.left(self.record, snapshot))
+        if self.record.left_behind > self.policy.tries:
+            self._tell(f"{snapshot} is left behind", now)
+            self._last_resort(f"{self.record.left_behind} snapshots have led nowhere", now)
+            return False
+        self._tell(f"{snapshot} is left behind; an older one is tried", now)
+        return True
 
     def _ask(self, now: float) -> None:
         self.asked_at = now
@@ -266,8 +344,8 @@ class Recovery:
 
     def _last_resort(self, why: str, now: float) -> None:
         cold = self.policy.last_resort is LastResort.COLD_START
-        if cold and self.scratch < self.policy.tries:
-            self.scratch += 1
+        if cold and self.record.scratch < self.policy.tries:
+            self._keep(scratch=self.record.scratch + 1)
             self._move(S.RECOVERING, f"{why}: it is started from scratch", now)
             self.asked_at, self.not_before = now, now + UNANSWERED_S
             self.moves.append(Ask((), self.record.why, scratch=True))
@@ -279,6 +357,7 @@ class Recovery:
 
     def _move(self, state: RecoveryState, text: str, now: float) -> None:
         self._keep(state=state)
+        self.goes_on = False
         if state is not S.RECOVERING:
             self.doubt_since = None
         if state in (S.WATCHING, S.FINISHED):
@@ -290,8 +369,11 @@ class Recovery:
         self._keep(story=(*self.record.story, line)[-STORY_LINES:])
 
     def _keep(self, **fields: object) -> None:
-        self.record = replace(self.record, **fields)  # type: ignore[arg-type]
-        self.changed = True
+        self._put(replace(self.record, **fields))  # type: ignore[arg-type]
+
+    def _put(self, record: JobRecovery) -> None:
+        self.changed = self.changed or record != self.record
+        self.record = record
 
 
 _LOOKS: Mapping[RecoveryState, Callable[[Recovery, Standing, float], None]] = {

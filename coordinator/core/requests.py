@@ -29,6 +29,7 @@ class Requests(Arrivals):
                 self._cluster, self._pace, event, self.epoch, self.policy, self._now
             )
             attempt.base = self._keeper.base(event.job, self._stores_of(attempt))
+            attempt.suspicion = self._standing.suspicion
         except AllstopError as error:
             told = self._standing.checkpoint_refused(event, error, self._now)
             return told + self._refuse(event.attempt, error.at(job=event.job))
@@ -45,6 +46,8 @@ class Requests(Arrivals):
         except AllstopError as error:
             told = self._standing.restore_refused(event, error, self._now)
             return told + self._refuse(event.restore, error.at(job=event.job))
+        if event.snapshot.suspect and not made.plan.cold:
+            made.note(f"the snapshot is suspect: {event.snapshot.suspect}")
         counted = self._standing.restore_admitted(event, self._now)
         self._running.add(made)
         return counted + self._after(made, made.begin(self._now))
@@ -70,7 +73,7 @@ class Requests(Arrivals):
         try:
             return self._standing.drain(event, self._now)
         except AllstopError as error:
-            told = self._standing.drain_refused(event)
+            told = self._standing.drain_refused(event, error, self._now)
             return told + self._refuse(event.request, error.at(node=event.node))
 
     def _known(self, action: str) -> bool:

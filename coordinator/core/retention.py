@@ -2,7 +2,8 @@
 
 A snapshot stays where any rule keeps it: it is among the last n, or young enough. Without such a
 rule all stay. Beyond a limit of stored bytes the oldest go all the same. Never lets go of the
-newest, of pinned ones, and of one that is damaged in place of a whole one.
+newest, of pinned ones, and of one that is damaged or suspect in place of a good one. Suspect ones
+do not count against a good one among the last n.
 
 Order is that of the commits, and no clock. Ages are judged carefully, since each leader stamps
 snapshots by a clock of its own that may be wrong by days: a snapshot counts as no older than the
@@ -70,7 +71,8 @@ def going(
     lets_go: dict[str, str] = {}
     stamps = accumulate((each.committed_unix_s for each in snapshots), max)
     for at, (each, stamp) in enumerate(zip(snapshots, stamps, strict=True)):
-        newer = len(snapshots) - 1 - at
+        after = snapshots[at + 1 :]
+        newer = len(after) if each.suspect else sum(not other.suspect for other in after)
         why = _unkept(policy, newer, now_unix_s - stamp)
         if why and each.snapshot not in stays:
             lets_go[each.snapshot] = why
@@ -90,11 +92,12 @@ def judged_now(unix_s: float, newest_found_unix_s: float, watched_s: float) -> f
 
 
 def _always(snapshots: Sequence[Snapshot]) -> set[str]:
-    """The newest, the newest that is whole, and whatever is pinned."""
+    """The newest, the newest that is whole, the newest good one, and whatever is pinned."""
     stays = {each.snapshot for each in snapshots if each.pinned}
     stays.add(snapshots[-1].snapshot)
-    whole = [each.snapshot for each in snapshots if not each.damaged]
-    return stays | set(whole[-1:])
+    whole = [each for each in snapshots if not each.damaged]
+    good = [each for each in whole if not each.suspect]
+    return stays | {each.snapshot for each in (*whole[-1:], *good[-1:])}
 
 
 def _unkept(policy: Retention, newer: int, age_s: float) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.core.costing import Costing
-from coordinator.core.interval import Costs, Interval, Watched, best, mtbf
+from coordinator.core.interval import Costs, Interval, Watched, at_least_s, best, mtbf
 from coordinator.core.job_policy import JobHistory, JobPolicy, NodeHistory, When
 from coordinator.core.model import AttemptRecord, AttemptState, Cut, RestoreRecord
 
@@ -32,6 +32,7 @@ class Sight:
     busy: bool  # a checkpoint has it, and the job is there
     step: int
     nodes: tuple[str, ...]  # of its workers
+    no_steps: bool = False  # a rank has said that it takes none for now
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,16 @@ class _Job:
     present: tuple[str, ...] = ()  # nodes of its workers
     since: float | None = None  # the interval counts from here; None: from when it runs
     step: int | None = None  # of the last checkpoint, or where the job began to run
+    seen: int = -1  # step at the last look; ranks that their launcher starts again begin at 0
     tries: int = 0  # that failed one after another
     not_before: float = 0.0
     asked_at: float = float("-inf")
 
     def history(self) -> JobHistory:
         nodes = (NodeHistory(name, w.seconds, w.failures) for name, w in self.nodes.items())
-        return JobHistory(self.policy.job, self.own.seconds, self.own.failures, tuple(nodes))
+        step_s = 1.0 / self.costing.rate if self.costing.rate else 0.0
+        own = self.own
+        return JobHistory(self.policy.job, own.seconds, own.failures, tuple(nodes), step_s)
 
 
 class Schedule:
@@ -81,6 +85,7 @@ class Schedule:
             job = self._of(history.job)
             job.own = Watched(history.watched_s, history.failures)
             job.nodes = {n.node: Watched(n.watched_s, n.failures) for n in history.nodes}
+            job.costing.rate = 1.0 / history.step_s if history.step_s > 0 else 0.0
         for policy in policies:
             self._of(policy.job).policy = policy
 
@@ -170,6 +175,8 @@ class Schedule:
         self._watch(job, sight, now)
         if not sight.ready or now < job.not_before or now - job.asked_at < ASKED_S:
             return ""
+        if _cannot_park(job, sight):
+            return ""
         reason = self._due(job, sight.step, now)
         if reason:
             job.asked_at = now
@@ -206,6 +213,10 @@ class Schedule:
             job.ran = True
             job.step = min(sight.step, sight.step if job.step is None else job.step)
             job.since = now if job.since is None else job.since
+            job.seen = -1
+        if sight.step < job.seen:
+            job.step = sight.step
+        job.seen = sight.step
         if job.looked_at >= 0 and now - job.looked_at <= GAP_S_MAX:
             seconds = now - job.looked_at
             job.own = Watched(job.own.seconds + seconds, job.own.failures)
@@ -221,7 +232,8 @@ class Schedule:
         policy = job.policy
         if policy.when is When.STEPS:
             done = step - (step if job.step is None else job.step)
-            if done >= policy.interval_steps:
+            since_s = now - job.since if job.since is not None else 0.0
+            if done >= policy.interval_steps and since_s >= self._floor_s(job):
                 return f"{done} steps since the last one, of {policy.interval_steps}"
             return ""
         interval = self._interval(job)
@@ -234,12 +246,18 @@ class Schedule:
     def _interval(self, job: _Job) -> Interval | None:
         policy, costs = job.policy, job.costing.costs()
         if policy.when is When.SECONDS:
-            return Interval(policy.interval_s, 0.0, 0.0, 0.0, "", 0.0)
+            floor_s = self._floor_s(job)
+            bound = "budget" if floor_s > policy.interval_s else ""
+            return Interval(max(floor_s, policy.interval_s), 0.0, 0.0, 0.0, bound, 0.0)
         if policy.when is not When.AUTO:
             return None
         if not job.costing.known:  # one has to be taken to know what it costs
             return Interval(policy.least_s, self._mtbf(job), 0.0, 0.0, "first", 0.0)
         return best(costs, self._mtbf(job), policy.bounds)
+
+    def _floor_s(self, job: _Job) -> float:
+        """Where the interval is not by formula: the least that the budget allows."""
+        return at_least_s(job.costing.costs(), job.policy.budget)
 
     def _mtbf(self, job: _Job) -> float:
         return mtbf(job.policy.mtbf_s, self._present(job), job.own)
@@ -259,9 +277,19 @@ class Schedule:
             return "the job, which does not run with all its workers"
         if sight.busy:
             return "the checkpoint that is under way"
+        if _cannot_park(job, sight):
+            return "the end of what its ranks do that has no steps"
         if now < job.not_before:
             return f"a while, for {job.tries} failed or were refused one after another"
         if job.policy.when is When.STEPS:
             due = (job.step or 0) + job.policy.interval_steps
+            left_s = (job.since or 0.0) + self._floor_s(job) - now
+            if sight.step >= due and left_s > 0:
+                return f"its budget, for another {left_s:.0f} s"
             return f"step {due}; the job is at {sight.step}"
         return "its time"
+
+
+def _cannot_park(job: _Job, sight: Sight) -> bool:
+    """Whether its ranks would be waited for at a step which they do not take for now."""
+    return sight.no_steps and job.policy.cut is Cut.STEP

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from coordinator.core import events
 from coordinator.core.attempt import Attempt
-from coordinator.core.cluster import ATTACHED, NOT_READY, Cluster, Job
+from coordinator.core.cluster import LOST, NOT_READY, Cluster, Job
 from coordinator.core.commands import AskCheckpoint, Command, KeepHistory
 from coordinator.core.job_policy import JobHistory, JobPolicy
 from coordinator.core.model import AttemptRecord, Cut, RestoreRecord
@@ -115,18 +115,21 @@ class Scheduling:
         return [KeepHistory(history)]
 
     def _failed(self, job: Job) -> tuple[Sequence[str], bool]:
-        """Nodes of the present run that are out of reach, and whether a worker of it crashed."""
+        """Nodes of the present run that were lost, and whether a worker of it crashed.
+
+        A node that was taken away has not failed, and who ended for that has not either.
+        """
         lost, crashed = [], False
         for worker, at in sorted(job.places.items()):
             node = self._cluster.nodes.get(at)
-            if node is None or node.state != ATTACHED:
+            if node is None or node.state == LOST:
                 lost.append(at)
                 continue
             state = node.workers.get((job.name, worker))
             crashed = crashed or (
                 state is not None and state.state == "exited" and state.exit_code != 0
             )
-        return tuple(dict.fromkeys(lost)), crashed
+        return tuple(dict.fromkeys(lost)), crashed and not job.taken_away
 
     def _sight(self, job: Job) -> Sight:
         states = self._cluster.alive(job)
@@ -141,4 +144,5 @@ class Scheduling:
             busy=whole and any(isinstance(action, Attempt) for action in actions),
             step=max(boundaries, default=0),
             nodes=tuple(job.places[state.worker] for state in states),
+            no_steps=any(rank.no_steps for state in states for rank in state.ranks),
         )

@@ -54,6 +54,7 @@ def assemble(
     cut: Cut,
     records: Sequence[WorkerRecord],
     unix_s: float,
+    suspect: str = "",
 ) -> Snapshot:
     """Build the snapshot of an attempt and check it; raises BugError when it is not whole.
 
@@ -77,6 +78,7 @@ def assemble(
         digest=digest_of(ordered),
         stores=tuple(sorted({r.store for r in ordered if r.store})),
         committed_unix_s=unix_s,
+        suspect=suspect,
     )
     check_whole(made, len(ordered))
     return made

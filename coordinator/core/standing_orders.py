@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from coordinator.core import drain_events, events
+from coordinator.core import drain_events, events, health_events
 from coordinator.core.cluster import Cluster
-from coordinator.core.commands import Command
+from coordinator.core.commands import Command, FenceWorkers
 from coordinator.core.drain_records import DrainRecord
 from coordinator.core.draining import Draining, Means
 from coordinator.core.errors import AllstopError
+from coordinator.core.gpu_health import GpuHealth
+from coordinator.core.health_rules import HealthRules
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
-from coordinator.core.model import AttemptRecord, RestoreRecord, RestoreState
+from coordinator.core.model import AttemptRecord, RestoreRecord, RestoreState, WorkerRecord
+from coordinator.core.noticing import Noticing
 from coordinator.core.recovering import Recovering
 from coordinator.core.running import Running
 from coordinator.core.schedule import Explanation
@@ -25,13 +28,22 @@ class StandingOrders:
     """Schedules and recoveries of all jobs, looked at about once a second."""
 
     def __init__(
-        self, cluster: Cluster, running: Running, note: Callable[[str], None], means: Means
+        self,
+        cluster: Cluster,
+        running: Running,
+        note: Callable[[str], None],
+        means: Means,
+        rules: HealthRules,
     ) -> None:
         self._scheduling = Scheduling(cluster, running, note)
-        self._recovering = Recovering(cluster, running, note, self._scheduling.usual_s)
+        self._recovering = Recovering(
+            cluster, running, note, self._scheduling.usual_s, means.policy.hung_s
+        )
         self._draining = Draining(
             cluster, running, note, self._scheduling.cut, means, self._recovering.left_stopped
         )
+        self._noticing = Noticing(cluster, self._draining, note, self._scheduling.cut, means.policy)
+        self._health = GpuHealth(cluster, running, note, rules, self._recovering, self.drains)
 
     def adopt(
         self,
@@ -60,18 +72,28 @@ class StandingOrders:
         if not self._scheduling.time_to_look(now):
             return []
         drained = self._draining.look(now)  # first: a job that is being moved is its business
-        return drained + self._scheduling.look(now) + self._recovering.look(now)
+        moved = drained + self._health.look(now)
+        return moved + self._scheduling.look(now) + self._recovering.look(now)
 
     def next_wakeup(self) -> float | None:
         """When to look again; None while nothing is to be done by itself."""
-        return self._scheduling.next_wakeup(at_all=self._draining.acts)
+        return self._scheduling.next_wakeup(at_all=self._draining.acts or self._health.acts)
 
     # -- what is told ----------------------------------------------------------------------------
 
-    def policy_changed(self, event: events.PolicyChanged, now: float) -> None:
+    def policy_changed(self, event: events.PolicyChanged, now: float) -> list[Command]:
         """An operator has set a policy."""
         self._scheduling.changed(event)
-        self._recovering.changed(event.policy, now)
+        return self._recovering.changed(event.policy, now)
+
+    def worker_exited(self, event: events.WorkerExited) -> None:
+        """A worker has ended; `event` has the incarnation that it is known by."""
+        self._recovering.worker_exited(event)
+
+    def decided(self, commands: Iterable[Command], now: float) -> list[Command]:
+        """What of it belongs to the stories of jobs."""
+        fences = [each for each in commands if isinstance(each, FenceWorkers)]
+        return [told for fence in fences for told in self._recovering.fenced(fence, now)]
 
     def checkpoint_refused(
         self, event: events.CheckpointRequested, error: AllstopError, now: float
@@ -80,7 +102,7 @@ class StandingOrders:
         if event.drain:
             return self._draining.checkpoint_refused(event, error, now)
         self._scheduling.refused(event, now)
-        return []
+        return self._noticing.checkpoint_refused(event, error)
 
     def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
         """Whoever asked for it."""
@@ -125,13 +147,16 @@ class StandingOrders:
         """Begin to empty a node; raises what refuses it."""
         return self._draining.requested(event, now)
 
-    def drain_refused(self, event: drain_events.DrainRequested) -> list[Command]:
+    def drain_refused(
+        self, event: drain_events.DrainRequested, error: AllstopError, now: float
+    ) -> list[Command]:
         """A node cannot be emptied."""
-        return self._draining.refused(event)
+        settled = self._health.drain_refused(event, error, now)
+        return [] if settled else self._noticing.drain_refused(event, error)
 
     def notice(self, event: drain_events.NoticeGiven, now: float) -> list[Command]:
         """A shim was told what is to become of its node."""
-        return self._draining.notice(event, now)
+        return self._noticing.given(event, now)
 
     def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:
         """The node takes workers again."""
@@ -148,6 +173,24 @@ class StandingOrders:
     def drains(self) -> Mapping[str, DrainRecord]:
         """Where each drain stands, by node."""
         return self._draining.records()
+
+    # -- health of GPUs --------------------------------------------------------------------------
+
+    def gpu_trouble(self, event: health_events.GpuTroubleTold, now: float) -> list[Command]:
+        """A shim tells what trouble its GPUs have."""
+        return self._health.told(event, now)
+
+    def other_shim(self, node: str) -> None:
+        """Another shim process speaks for a node."""
+        self._health.forget(node)
+
+    def suspicion(self, records: Iterable[WorkerRecord]) -> str:
+        """Why what was saved by these workers may be wrong; empty: nothing is known."""
+        return self._health.suspicion(records)
+
+    def health(self) -> Mapping[str, tuple[str, ...]]:
+        """Trouble of each node's GPUs, and what was decided about it."""
+        return self._health.lines()
 
     # -- questions -------------------------------------------------------------------------------
 

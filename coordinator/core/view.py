@@ -37,6 +37,7 @@ class NodeView:
     workers: tuple[WorkerState, ...]
     reason: str = ""  # why it is lost or left
     drain: DrainRecord | None = None  # it is being emptied, or was
+    health: tuple[str, ...] = ()  # trouble of its GPUs, and what was decided about it
 
 
 def job_views(
@@ -84,11 +85,20 @@ def _state(job: Job, states: list[WorkerState], action: AnyAction | None) -> str
     return "running" if len(alive) == job.workers else "incomplete"
 
 
-def node_views(cluster: Cluster, drains: Mapping[str, DrainRecord]) -> tuple[NodeView, ...]:
+def node_views(
+    cluster: Cluster,
+    drains: Mapping[str, DrainRecord],
+    health: Mapping[str, tuple[str, ...]],
+) -> tuple[NodeView, ...]:
     """All nodes, by name."""
     return tuple(
         NodeView(
-            node.facts, node.state, tuple(node.workers.values()), node.reason, drains.get(name)
+            cluster.facts(name),
+            node.state,
+            tuple(node.workers.values()),
+            node.reason,
+            drains.get(name),
+            health.get(name, ()),
         )
         for name, node in sorted(cluster.nodes.items())
     )

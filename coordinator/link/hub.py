@@ -196,7 +196,7 @@ class Hub:
             self._was_answered(place.node, message.result)
         elif kind == "report":
             self._tell(wire.report_event(place.node, place.session, message.report))
-        elif kind in ("exited", "notice"):
+        elif kind in ("exited", "notice", "troubles"):
             self._tell(telling.told_event(place.node, message))
         elif kind == "meeting":
             self._meets(place, message.meeting)
@@ -285,6 +285,10 @@ class Hub:
     def defer(self, deferral: commands.DeferWorker) -> bool:
         """Tell a shim why its worker is not the job's yet."""
         return self._send(deferral.node, wire.waiting_message(self.epoch, deferral))
+
+    def refuse_notice(self, refusal: commands.RefuseNotice) -> bool:
+        """Tell a shim that what it was told asks for more than can be done."""
+        return self._send(refusal.node, telling.notice_refused_message(refusal))
 
     def task(self, task: commands.SendTask) -> bool:
         """Have a shim look at or clean the image store; what cannot be sent is answered here."""

@@ -26,6 +26,8 @@ TEXT_CHARS_MAX = 2_000
 LINES_MAX = 40
 LOG_TAIL_CHARS_MAX = 4_096
 LAPS_MAX = 32
+TROUBLES_MAX = 1_024
+GPUS_MAX = 1_024  # of one node
 PART_CHARS_MAX = 32
 LOG_BYTES_MAX = 1 << 20  # of all parts of an answer
 MEETING_KEYS_MAX = 1_024  # of one message
@@ -107,6 +109,15 @@ def _number(field: str, value: int, most: int, least: int = 0) -> None:
         )
 
 
+def _troubles(troubles: Iterable[records_pb2.GpuTrouble]) -> None:
+    for number, trouble in enumerate(troubles):
+        _number("troubles of a node", number + 1, TROUBLES_MAX)
+        _number("count of a trouble", trouble.count, BYTES_MAX)
+        _number("code of a trouble", trouble.code, INCARNATION_MAX)
+        _number("index of a GPU", trouble.index, GPUS_MAX, least=-1)
+        trouble.uuid, trouble.source = trouble.uuid[:64], trouble.source[:64]
+
+
 def _workers(workers: Iterable[records_pb2.WorkerState]) -> None:
     count = 0
     for worker in workers:
@@ -153,6 +164,7 @@ def _result(result: shim_pb2.OrderResult) -> None:
         _number("held_ms", record.held_ms, MS_MAX)
         _number("dump_ms", record.dump_ms, MS_MAX)
         _ranks(record.ranks)
+        _troubles(record.troubles)
 
 
 def _meeting(meeting: shim_pb2.Meeting) -> None:
@@ -190,6 +202,7 @@ _CHECKS: dict[str, Callable[[shim_pb2.ShimMessage], None]] = {
     "progress": _progress,
     "exited": _exited,
     "notice": _notice,
+    "troubles": lambda message: _troubles(message.troubles.troubles),
     "log": _log,
     "done": _done,
     "doing": _doing,

@@ -1,11 +1,13 @@
-"""What shims tell unasked, as the core's events: ends of workers, notices."""
+"""What shims tell unasked, as the core's events: ends of workers, notices, trouble of GPUs."""
 
 from __future__ import annotations
 
 from allstop.v1 import shim_pb2
 
-from coordinator.core import drain_events, events
+from coordinator.codec import from_proto
+from coordinator.core import commands, drain_events, events, health_events
 from coordinator.core.errors import BadRequest, Where
+from coordinator.core.health_records import GpuTrouble
 
 
 def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited:
@@ -17,21 +19,27 @@ def exit_event(node: str, message: shim_pb2.WorkerExited) -> events.WorkerExited
         incarnation=message.incarnation,
         exit_code=message.exit_code,
         log_tail=message.log_tail,
+        step=message.step,
     )
 
 
 _NOTICES: dict[int, drain_events.NoticeKind] = {
     shim_pb2.NOTICE_KIND_DRAIN: drain_events.NoticeKind.DRAIN,
     shim_pb2.NOTICE_KIND_CHECKPOINT: drain_events.NoticeKind.CHECKPOINT,
+    shim_pb2.NOTICE_KIND_STOP: drain_events.NoticeKind.STOP,
+    shim_pb2.NOTICE_KIND_END: drain_events.NoticeKind.END,
 }
 
 
 def told_event(
     node: str, message: shim_pb2.ShimMessage
-) -> events.WorkerExited | drain_events.NoticeGiven:
+) -> events.WorkerExited | drain_events.NoticeGiven | health_events.GpuTroubleTold:
     """What a shim tells unasked as the core's event; raises BadRequest."""
     if message.HasField("notice"):
         return notice_event(node, message.notice)
+    if message.HasField("troubles"):
+        told = tuple(from_proto(each, GpuTrouble) for each in message.troubles.troubles)
+        return health_events.GpuTroubleTold(node, told)
     return exit_event(node, message.exited)
 
 
@@ -41,3 +49,10 @@ def notice_event(node: str, message: shim_pb2.NoticeGiven) -> drain_events.Notic
     if kind is None:
         raise BadRequest(f"kind {message.kind} of NoticeGiven is not known", where=Where(node=node))
     return drain_events.NoticeGiven(node, kind, message.deadline_ms / 1000, message.why)
+
+
+def notice_refused_message(refusal: commands.RefuseNotice) -> shim_pb2.CoordinatorMessage:
+    """Tell a shim that what it was told asks for more than can be done."""
+    kind = next(number for number, kind in _NOTICES.items() if kind is refusal.kind)
+    refused = shim_pb2.NoticeRefused(kind=kind, reason=refusal.reason)  # type: ignore[arg-type]
+    return shim_pb2.CoordinatorMessage(refused=refused)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hmac
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from coordinator.core.errors import (
     Refused,
     SetupError,
 )
+from coordinator.page.shapes import Wanted, all_wanted, node_of
 from coordinator.security.holders import holder_of_pem
 from coordinator.security.roles import require
 
@@ -62,15 +63,6 @@ class Admission:
             require(holder_of_pem(pem), METHOD)
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a notice asks for."""
-
-    node: str
-    deadline_s: float
-    why: str
-
-
 class Hooks:
     """Takes notices over HTTP; refused ones change nothing."""
 
@@ -87,58 +79,29 @@ class Hooks:
         try:
             told = request.headers.get("authorization", "")
             self._admission.require(request.scope.get(CERTIFICATE), told)
-            wanted = wanted_of(await _body(request), time.time())
-            record = await self._client.drain(
-                wanted.node, deadline_s=wanted.deadline_s, why=wanted.why
-            )
+            wanted = all_wanted(await _body(request), time.time())
+            if len(wanted) == 1:
+                return JSONResponse({"drain": await self._drained(wanted[0])}, 202)
         except AllstopError as error:
             return JSONResponse({"error": error.to_fields()}, _status(error))
-        return JSONResponse({"drain": asdict(record)}, 202)
+        return await self._each(wanted)
 
+    async def _each(self, wanted: Sequence[Wanted]) -> JSONResponse:
+        """Several nodes; each is taken or refused for itself, and the status is the worst."""
+        drains, status = [], 202
+        for each in wanted:
+            try:
+                drains.append({"drain": await self._drained(each)})
+            except AllstopError as error:
+                drains.append({"error": error.to_fields()})
+                status = max(status, _status(error))
+        return JSONResponse({"drains": drains}, status)
 
-def wanted_of(body: Any, unix_s: float) -> Wanted:
-    """What a body asks for, in any of the shapes that are known; raises BadRequest.
-
-    `{node, deadline_s, why}`; with `time` (ISO 8601, when the node goes) and `action`, as clouds
-    tell of preemptions; or a DrainRequest of NVSentinel, whose `spec` names the node.
-    """
-    if not isinstance(body, dict):
-        raise BadRequest("a notice is a JSON object")
-    spec = body.get("spec") if body.get("kind") == "DrainRequest" else None
-    fields = spec if isinstance(spec, dict) else body
-    node = _text(fields, "node", "nodeName")
-    if not node:
-        raise BadRequest("a notice names a node", advice='send at least {"node": NAME}')
-    deadline = fields.get("deadline_s", 0.0)
-    if not isinstance(deadline, int | float) or isinstance(deadline, bool):
-        raise BadRequest("deadline_s is a number of seconds")
-    if "time" in fields and "deadline_s" not in fields:
-        deadline = _seconds_until(_text(fields, "time"), unix_s)
-    why = _text(fields, "why", "reason", "recommendedAction", "action")
-    return Wanted(node, float(deadline), why or ("DrainRequest" if spec else "a notice by HTTP"))
-
-
-def _text(fields: dict[str, Any], *names: str) -> str:
-    for name in names:
-        found = fields.get(name)
-        if isinstance(found, str) and found:
-            return found
-        if found is not None and not isinstance(found, str):
-            raise BadRequest(f"{name} is text")
-    return ""
-
-
-def _seconds_until(text: str, unix_s: float) -> float:
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadRequest(f"time {text!r} is not ISO 8601") from None
-    if when.tzinfo is None:
-        raise BadRequest(f"time {text!r} has no time zone")
-    left = when.timestamp() - unix_s
-    if left <= 0:
-        raise BadRequest(f"time {text!r} is over")
-    return left
+    async def _drained(self, wanted: Wanted) -> dict[str, Any]:
+        nodes = [view.facts for view in await self._client.nodes()] if wanted.address else ()
+        node = node_of(wanted, nodes)
+        record = await self._client.drain(node, deadline_s=wanted.deadline_s, why=wanted.why)
+        return asdict(record)
 
 
 async def _body(request: Request) -> Any:

@@ -39,6 +39,9 @@ class Orders(Protocol):
     def defer(self, deferral: commands.DeferWorker) -> bool:
         """Tell a shim why its worker is not the job's yet."""
 
+    def refuse_notice(self, refusal: commands.RefuseNotice) -> bool:
+        """Tell a shim that what it was told asks for more than can be done."""
+
     def task(self, task: commands.SendTask) -> bool:
         """Have a shim look at or clean the image store that it sees."""
 
@@ -97,6 +100,7 @@ class ControlLoop:
             commands.FenceWorkers: orders.fence,
             commands.AdmitWorker: orders.admit,
             commands.DeferWorker: orders.defer,
+            commands.RefuseNotice: orders.refuse_notice,
             commands.SendTask: orders.task,
             commands.BeginRun: writes.write,
             commands.PutAttempt: writes.write,

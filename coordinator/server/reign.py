@@ -18,6 +18,7 @@ from coordinator.core import commands, events
 from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError, BugError, LinkError, NoLeader
 from coordinator.core.failures import failure_of
+from coordinator.core.health_rules import HealthRules
 from coordinator.core.model import JobRecord, NodeFacts
 from coordinator.core.policy import Policy
 from coordinator.core.view import JobView
@@ -51,8 +52,10 @@ class Reign:
         coordinator: str,
         store: Store,
         policy: Policy | None = None,
+        health: HealthRules | None = None,
         check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        unix: Callable[[], float] = time.time,
         successor: bool = False,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -62,7 +65,7 @@ class Reign:
         """
         self.epoch = epoch
         self.store = store
-        self.control = Control(epoch=epoch, coordinator=coordinator, policy=policy)
+        self.control = Control(epoch=epoch, coordinator=coordinator, policy=policy, health=health)
         self.inbox = Inbox()
         self.watchers = Watchers()
         self.writer = Writer(store, self.inbox.tell, self.stop, self._job)
@@ -77,7 +80,7 @@ class Reign:
             behind=lambda: self.inbox.behind,
         )
         self.desk = Desk(
-            self.control, store, self.hub, self.watchers, self.tell, gathered=self.gathered
+            self.control, store, self.hub, self.watchers, self.tell, unix, gathered=self.gathered
         )
         self._loop = ControlLoop(
             self.control,
@@ -209,6 +212,7 @@ class Reign:
                 unix_s=unix_s,
                 cause=ask.reason,
                 drain=ask.drain,
+                notice=ask.notice,
             )
         )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import structlog
 
 from coordinator.core.errors import AllstopError, BugError, Fenced, StoreError
+from coordinator.core.health_rules import HealthRules
 from coordinator.core.policy import Policy
 from coordinator.link.uplink import LocalUplink
 from coordinator.server.reign import Reign
@@ -35,6 +36,7 @@ class Replica:
         seat: Seat,
         *,
         policy: Policy,
+        health: HealthRules | None = None,
         prefix: str = "/allstop",
         on_leading: Callable[[int], None] | None = None,
         telemetry: Telemetry | None = None,
@@ -45,6 +47,7 @@ class Replica:
         self._kv = kv
         self._seat = seat
         self._policy = policy
+        self._health = health
         self._prefix = prefix
         self._on_leading = on_leading
         self._telemetry = telemetry or Telemetry()
@@ -78,6 +81,7 @@ class Replica:
             coordinator=self._name,
             store=Records(self._kv, right, self._prefix),
             policy=self._policy,
+            health=self._health,
             check=right.check,
             successor=True,
             telemetry=self._telemetry,

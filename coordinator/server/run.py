@@ -16,7 +16,9 @@ from coordinator.api.channels import OWN_POOL
 from coordinator.api.forwarding import Forwarding
 from coordinator.api.service import OperatorService
 from coordinator.core.errors import BadRequest, SetupError
+from coordinator.core.health_rules import HealthRules
 from coordinator.core.policy import Policy
+from coordinator.health.table import rules
 from coordinator.link.carrier import Carrier
 from coordinator.link.names import check_name
 from coordinator.link.options import Keepalive
@@ -68,6 +70,7 @@ class CoordinatorOptions:
     prefix: str = "/allstop"
     lease_s: float = TTL_S
     policy: Mapping[str, float] = field(default_factory=dict)  # fields of Policy
+    gpu_policy: Path | None = None  # rows that come before those that are shipped
     keepalive: Keepalive = field(default_factory=Keepalive)
     http: str = ""  # host:port of page and metrics; empty: neither
     hook_token: Path | None = None  # a file: whoever shows what is in it may use hooks
@@ -106,7 +109,7 @@ async def run_coordinator(options: CoordinatorOptions) -> int:
     log_to_stderr()
     collect_seldom()
     allow_many_files()
-    policy = policy_of(options.policy)
+    policy, health = policy_of(options.policy), rules(options.gpu_policy)
     _require_safe(options)
     name = options.name or f"{socket.gethostname()[:NAME_CHARS_MAX]}-{os.getpid()}"
     check_name("coordinator", name)
@@ -120,7 +123,7 @@ async def run_coordinator(options: CoordinatorOptions) -> int:
             stack.push_async_callback(telemetry.exporter.close)
         kv = TimedKeyValue(EtcdKeyValue(reach), telemetry.metrics.etcd_answered)
         stack.push_async_callback(kv.close)
-        process = _Process(name, options, kv, dialler, policy, telemetry)
+        process = _Process(name, options, kv, dialler, policy, health, telemetry)
         telemetry.metrics.now = process.now
         stack.push_async_callback(process.following.close)
         await process.serve(stack, reach)
@@ -202,12 +205,14 @@ class _Process:
         kv: KeyValue,
         dialler: Dialler,
         policy: Policy,
+        health: HealthRules,
         telemetry: Telemetry,
     ) -> None:
         self._name = name
         self._options = options
         self._kv = kv
         self._policy = policy
+        self._health = health
         self._telemetry = telemetry
         self._address = ""  # what others dial
         self.own = ""  # where this very process answers operators
@@ -317,6 +322,7 @@ class _Process:
             self._kv,
             self.seat,
             policy=self._policy,
+            health=self._health,
             prefix=self._options.prefix,
             on_leading=self._options.on_leading,
             telemetry=self._telemetry,

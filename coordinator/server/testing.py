@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.core.policy import Policy
+from coordinator.health.table import rules
 from coordinator.link.carrier import Carrier
 from coordinator.link.options import Keepalive
 from coordinator.link.uplink import LocalUplink
@@ -45,6 +47,7 @@ async def running_coordinator(
     keepalive: Keepalive | None = None,
     name: str = "coordinator-test",
     node_lease_s: float = 3600.0,  # fake shims report on change alone
+    unix: Callable[[], float] = time.time,
 ) -> AsyncIterator[RunningCoordinator]:
     """Lead at once and serve; the store stays open. `epoch` 0: that of a MemoryStore's fence."""
     chosen = MemoryStore() if store is None else store
@@ -52,7 +55,15 @@ async def running_coordinator(
         assert isinstance(chosen, MemoryStore), "give the epoch that this store was elected in"
         epoch = chosen.fence.epoch
     check = chosen.fence.check if isinstance(chosen, Records) else _always
-    reign = Reign(epoch=epoch, coordinator=name, store=chosen, policy=policy, check=check)
+    reign = Reign(
+        epoch=epoch,
+        coordinator=name,
+        store=chosen,
+        policy=policy,
+        health=rules(),
+        check=check,
+        unix=unix,
+    )
     seat = Seat(Carrier(name))
     serving = await start_serving(
         seat,

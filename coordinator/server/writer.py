@@ -302,7 +302,7 @@ class Writer(QuietWriter):
     async def _commit(self, command: commands.CommitSnapshot) -> events.Event:
         snapshot = command.snapshot
         try:
-            await self._bounded(
+            newest = await self._bounded(
                 self._store.commit(snapshot, command.record), f"snapshot {snapshot.snapshot}"
             )
         except Fenced:
@@ -323,7 +323,19 @@ class Writer(QuietWriter):
                     f"the commit was tried and is not in the store: {what}",
                     advice="the job runs on; take the checkpoint again",
                 ) from error
-        return events.SnapshotCommitted(snapshot.snapshot)
+            newest = await self._is_latest(command)
+        return events.SnapshotCommitted(snapshot.snapshot, newest)
+
+    async def _is_latest(self, command: commands.CommitSnapshot) -> bool:
+        """Of one that is committed; only an heir's may not be, so that is believed unasked too."""
+        try:
+            again = self._store.commit(command.snapshot, command.record)  # which only reads
+            return await self._bounded(again, f"is {command.snapshot.snapshot} the latest?")
+        except Fenced:
+            raise
+        except Exception as error:
+            log.warning("whether it is the latest is not known", error=repr(error))
+            return True
 
     async def _find_commit(self, job: str, attempt: str) -> Snapshot | None:
         """Ask the store until it knows; ends with the leadership, which cancels this task."""

@@ -119,11 +119,12 @@ class Store(Protocol):
         A crash half-way leaves worker records of an attempt that nothing refers to.
         """
 
-    async def commit(self, snapshot: Snapshot, record: AttemptRecord) -> None:
+    async def commit(self, snapshot: Snapshot, record: AttemptRecord) -> bool:
         """The one transaction: snapshot, `latest`, attempt COMMITTED (or STOPPING).
 
         Worker records are written before. Committing the same snapshot again is a success.
-        `latest` moves only to a snapshot whose attempt began later. Refused when the job's
+        `latest` moves only to a snapshot whose attempt began later, by the store's own count:
+        clocks may be set back. Returns whether it is this one now. Refused when the job's
         incarnation is not the snapshot's; a job that is not in the store yet is made from the
         snapshot. With `definite=False` ask `find_commit` until it answers.
         """

@@ -132,19 +132,19 @@ class Records(Standing):
         async with self._lock(job):
             await self._put_workers(job, attempt, records)
 
-    async def commit(self, snapshot: Snapshot, record: AttemptRecord) -> None:
+    async def commit(self, snapshot: Snapshot, record: AttemptRecord) -> bool:
         """The one transaction that makes a snapshot; see `port.Store.commit`."""
         _check_commit(snapshot, record)
         async with self._lock(snapshot.job):
             view = await self._commit_view(snapshot)
             if self._committed_before(snapshot, view):
-                return
+                return _names_latest(view) == snapshot.snapshot
             try:
                 await self._put_workers(snapshot.job, snapshot.snapshot, snapshot.workers)
             except StoreError as error:
                 error.definite = True  # of the commit: it was not sent
                 raise
-            await self._commit(snapshot, record, view)
+            return await self._commit(snapshot, record, view)
 
     async def find_commit(self, job: str, attempt: str) -> Snapshot | None:
         """Settle a commit whose answer was lost; None only once it cannot happen any more."""
@@ -283,7 +283,7 @@ class Records(Standing):
                 Range(keys.attempt(job, snapshot.snapshot), keys_only=True),
                 Range(keys.attempt(job, known), keys_only=True),
             )
-            named = view.found[2][0].value.decode(errors="replace") if view.found[2] else ""
+            named = _names_latest(view)
             if named in ("", known):
                 return view
             self._latest[job] = named
@@ -301,7 +301,7 @@ class Records(Standing):
             )
         return True
 
-    async def _commit(self, snapshot: Snapshot, record: AttemptRecord, view: View) -> None:
+    async def _commit(self, snapshot: Snapshot, record: AttemptRecord, view: View) -> bool:
         job, where = snapshot.job, Where(job=snapshot.job, phase="COMMIT")
         key = self.keys.attempt(job, snapshot.snapshot)
         shown = self.keys.snapshot(job, snapshot.snapshot)
@@ -331,7 +331,7 @@ class Records(Standing):
                 self._latest[job] = snapshot.snapshot
             if record.state in ENDED_ATTEMPT:
                 self._stored.pop(key, None)
-            return
+            return newer
         raise restless(key, where)
 
     def _put_job_of(self, snapshot: Snapshot, view: View, where: Where) -> list[Put]:
@@ -356,6 +356,11 @@ class Records(Standing):
         for place, item in listing.items:
             if place.kind in (Kind.ATTEMPT, Kind.RESTORE) and place.identity in unfinished:
                 self._adopt((item,))
+
+
+def _names_latest(view: View) -> str:
+    """The snapshot that `latest` names in the view of a commit; empty: none."""
+    return view.found[2][0].value.decode(errors="replace") if view.found[2] else ""
 
 
 def _is_newer(view: View) -> bool:

@@ -82,8 +82,8 @@ async def begun(store: Store, name: str, job: str = "llm", incarnation: int = 1)
     await store.put_attempt(attempt(name, AttemptState.ADMITTING, job, incarnation))
 
 
-async def commit(store: Store, name: str, workers: int = 2, incarnation: int = 1) -> None:
-    await store.commit(
+async def commit(store: Store, name: str, workers: int = 2, incarnation: int = 1) -> bool:
+    return await store.commit(
         snapshot(name, workers, incarnation=incarnation),
         attempt(name, AttemptState.COMMITTED, incarnation=incarnation),
     )

@@ -253,6 +253,7 @@ async def test_a_stopped_process_cannot_be_restored(real: Target) -> None:
     rank = real.rank
     assert rank is not None
     rank.process.send_signal(19)
+    await asyncio.to_thread(os.waitid, os.P_PID, rank.process.pid, os.WSTOPPED | os.WNOWAIT)
     with pytest.raises(DriverError) as late:
         await real.driver.restore(real.process, {}, deadline_s=0.5)
     assert not late.value.definite

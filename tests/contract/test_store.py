@@ -237,8 +237,10 @@ async def test_latest_never_goes_back(bench: Bench) -> None:
     store = await bench.store()
     await begun(store, "z-first")
     await begun(store, "a-second")
-    await commit(store, "a-second")
-    await commit(store, "z-first")
+    assert await commit(store, "a-second")
+    assert not await commit(store, "z-first")
+    assert await commit(store, "a-second")  # asked again
+    assert not await commit(store, "z-first")
     assert await latest(store) == "a-second"
     assert [each.snapshot for each in await store.snapshots("llm")] == ["a-second", "z-first"]
     await committed(store, "m-third")

@@ -16,6 +16,7 @@ from tests.sim import drivers as sim
 from tests.sim.cause import because_of
 from tests.sim.cuda import SimCuda, SimInventory
 from tests.sim.loop import DEAD, FROZEN, Process
+from tests.sim.sick import SimHealth
 from tests.sim.tree import Page, Tree
 from worker_shim.agent.agent import Agent
 from worker_shim.agent.options import ShimOptions, WorkerSpec
@@ -74,6 +75,8 @@ class Machine:
         self.off = False  # no shim is started here now
         self.processes = sim.SimProcesses(self)
         self.cuda = SimCuda(self)
+        self.xids: list[tuple[float, str, int]] = []  # of its GPUs: when, UUID, number
+        self.health: SimHealth | None = None  # of the shim's present life
         self.heard = 0  # highest epoch, over all shims of this machine
         self.late: list[shim_pb2.CoordinatorMessage] = []  # what was on the way when a call ended
 
@@ -278,6 +281,7 @@ class Machine:
             files=sim.SimFiles(self),
             cuda=self.cuda,
             gpus=SimInventory(self.name),
+            health=SimHealth(self),
             hook=sim.SimHook(self),
             store=sim.SimImageStore(self),
             staging=staging,

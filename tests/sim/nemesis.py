@@ -36,6 +36,8 @@ WHEN = {
     "slow_votes": ("DUMPING",),
     "quiet_death": ("DUMPING",),
     "lie": ("HOLDING", "PARKING"),
+    "lose_the_spare": ("FETCHING", "RESTORING"),
+    "change_policy": ("HOLDING", "DUMPING", "PERSISTING", "FETCHING", "CLEARING", "RELEASING"),
 }  # else it misses its mark
 
 
@@ -54,7 +56,8 @@ class Nemesis:
             self.crash_machine, self.kill_worker, self.break_driver, self.hang_driver,
             self.lie, self.slow_drivers, self.stick_rank, self.abort, self.end_shim,
             self.slow_votes, self.late_commit, self.move_leader, self.old_orders,
-            self.quiet_death,
+            self.quiet_death, self.lose_two, self.lose_the_spare, self.jump_clock,
+            self.change_policy, self.hang_ranks,
         ]  # fmt: skip
         self.kinds = self.rng.sample(kinds, self.rng.randint(2, 8))
         self.left = self.rng.choice((0, 1, 2, 4, 6, 9, 12))
@@ -305,6 +308,44 @@ class Nemesis:
         for name in self.world.replicas:
             self._then(8.0, lambda n=name: self._quick(one.name, n))
 
+    def lose_two(self) -> None:
+        """Two nodes within a second: dead, or out of everybody's reach for a while."""
+        one, other = self.rng.sample(list(self.world.machines.values()), 2)
+        for machine in (one, other):
+            delay = self.rng.uniform(0.0, 1.0)
+            if self.rng.random() < 0.5:
+                self._then(delay, machine.crash)
+            else:
+                self._then(delay, lambda m=machine: self._out_of_reach(m))
+
+    def lose_the_spare(self) -> None:
+        """Machines without a living worker: a restore is on its way to one of them."""
+        for machine in self.world.machines.values():
+            if not any(tree.alive for tree in machine.trees.values()):
+                machine.crash()
+
+    def _out_of_reach(self, machine: Machine) -> None:
+        """Of every coordinator; what runs there goes on, and may find itself replaced."""
+        seconds = self.rng.uniform(4.0, 30.0)
+        for name in self.world.replicas:
+            self._cut(machine.name, name, "both", seconds)
+
+    def jump_clock(self) -> None:
+        """A coordinator's wall clock is set, by an hour or a day, back or forward."""
+        jump_s = self.rng.choice((-86_400.0, -3600.0, 3600.0, 86_400.0))
+        self._replica().jump_s += jump_s
+
+    def change_policy(self) -> None:
+        """An operator changes when a job is saved and how often it is tried, whatever runs."""
+        for user in self.world.users.values():
+            user.change_policy(self.rng)
+
+    def hang_ranks(self) -> None:
+        """A rank takes no step for so long that it counts as hung, where somebody looks for it."""
+        until = self.world.loop.now + self.rng.uniform(8.0, 30.0)
+        for tree in self._machine().trees.values():
+            tree.stuck_until = until
+
     def old_orders(self) -> None:
         """What is on the way to a node when its stream ends is of the leader before the next."""
         machine = self._machine()
@@ -336,5 +377,7 @@ class Nemesis:
         for machine in world.machines.values():
             machine.planned.clear()
             machine.slow = 1.0
+            for tree in machine.trees.values():
+                tree.stuck_until = 0.0
             if machine.shim is not None:
                 machine.shim.go_on()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import grpc.aio
 from allstop.v1 import carrier_pb2, shim_pb2
 
 from coordinator.core.errors import AllstopError, BugError, Fenced, StoreError
+from coordinator.health.table import rules
 from coordinator.link.carrier import Carrier
 from coordinator.link.relay import RelayClient, RelayService
 from coordinator.link.service import LinkService
@@ -39,6 +41,7 @@ class Replica:
         self.starts = 0
         self.process: Process | None = None
         self.reign: Reign | None = None
+        self.jump_s = 0.0  # by which its machine's wall clock was set
         self.start()
 
     @property
@@ -114,8 +117,10 @@ class Replica:
             coordinator=process.name,
             store=Records(kv, right),
             policy=self.world.policy,
+            health=rules(),
             check=right.check,
             clock=process.clock,
+            unix=lambda: time.time() + self.jump_s,
         )
         right.on_lost(lambda reason: reign.stop(Fenced(f"epoch {right.epoch} ended: {reason}")))
         try:

@@ -22,6 +22,7 @@ from coordinator.core.model import (
 )
 from coordinator.store.keys import Keys, Kind, Place
 from coordinator.store.kv import Delete, Put, Range, below
+from tests.sim import sick
 from tests.sim.keeping import TruthOfKeeping
 from tests.sim.tree import Tree, advance
 from worker_shim.images import manifest as manifests
@@ -257,6 +258,8 @@ class Truth:
         before = self.restores.get(record.restore)
         if before is not None and before.state in OVER and record.state is not before.state:
             self.violated(6, f"{record.restore} was {before.state} and is {record.state}")
+        if before is None:
+            sick.check_restore(self.world, record)
         self.restores[record.restore] = record
         self.keeping.used(record.restore, record.snapshot, over=record.state in OVER)
 
@@ -280,6 +283,7 @@ class Truth:
         self._one_cut(snapshot, found)
         for worker, dump in zip(workers, found, strict=True):
             self._stored(name, worker, dump)
+        sick.check_committed(self.world, snapshot, workers, max(d.ended for d in found))
         self.snapshots[name] = Committed(snapshot, workers)
         self.world.note(f"snapshot {name} is committed at step {snapshot.step}")
 

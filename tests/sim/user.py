@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from random import Random
 from typing import TYPE_CHECKING
 
 from allstop.v1 import operator_pb2
@@ -221,7 +222,9 @@ class User:
                 missing_since = None
 
     async def _something(self, chance: float) -> None:
-        if chance < 0.7:
+        if self.policy is not None and self.policy.hung and chance < 0.8:
+            await asyncio.sleep(PATIENCE_S)  # else ranks that stand still are held all the time
+        elif chance < 0.7:
             await self.checkpoint()
         elif chance < 0.8:
             await self.checkpoint(cut=Cut.FREEZE)
@@ -242,6 +245,19 @@ class User:
             await self._recovers()
             self.policy, self.set = JobPolicy(self.spec.job), False
             await self._until_set()  # what is under way then ends before the end is judged
+
+    def change_policy(self, rng: Random) -> None:
+        """Leave it to the coordinators as before, at other times and with other patience."""
+        if self.policy is not None and self.policy.acts:
+            self.policy = replace(
+                self.policy,
+                interval_s=rng.uniform(2.0, 8.0),
+                tries=rng.choice((1, 2, 5)),
+                hung=rng.choice((0.0, 5.0)),
+                budget=rng.choice((0.0, 0.2)),
+            )
+            self.set = False
+            self._set_policy()
 
     def _set_policy(self) -> None:
         """In the leader's process, as often as it takes."""

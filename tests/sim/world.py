@@ -31,6 +31,7 @@ from tests.sim.loop import DEAD, FROZEN, PROCESS, Process, SimLoop
 from tests.sim.machine import Machine
 from tests.sim.nemesis import STORE, Nemesis
 from tests.sim.replica import ATTACH, Replica
+from tests.sim.sick import Sickness
 from tests.sim.store import StoreProcess
 from tests.sim.tree import Tree
 from tests.sim.truth import Truth
@@ -56,7 +57,7 @@ POLICY = Policy(
     commit_s=3.0, stop_s=3.0, undo_s=4.0, adopt_s=6.0, margin_s=1.0, restore_s=30.0, fetch_s=4.0,
     clear_s=3.0, rebuild_s=4.0, release_s=3.0, gpu_lock_s=2.0, gpu_save_s=3.0, gpu_restore_s=3.0,
     gpu_unlock_s=2.0, clean_list_s=3.0, clean_collect_s=6.0, clean_again_s=0.5,
-    clean_again_max_s=3.0, retain_s=5.0,
+    clean_again_max_s=3.0, retain_s=5.0, hung_s=4.0,
 )  # fmt: skip
 
 
@@ -89,6 +90,7 @@ class World:
         self.specs: dict[str, JobSpec] = {}
         self.users: dict[str, User] = {}
         self.gpu_jobs: set[str] = set()
+        self.healed = False
         self.devices = Random(f"{seed} devices")  # its own, so that all else stays as it was
         self.policies = Random(f"{seed} policies")
         self.nemesis = Nemesis(self, focus)
@@ -212,12 +214,17 @@ class World:
         asking = [asyncio.ensure_future(user.run()) for user in self.users.values()]
         drainer = Drainer(self)
         asking.append(asyncio.ensure_future(drainer.run()))
+        sickness = Sickness(self)
+        asking.append(asyncio.ensure_future(sickness.run()))
         await self.nemesis.run(FAULTY_S)
         self.note("everything is healed")
         self.nemesis.heal()
+        self.healed = True
+        sickness.heal()
         for task in asking:
             task.cancel()
         await asyncio.sleep(QUIET_S)
+        drainer.wanted = drainer.wanted or sickness.wanted  # a sick GPU has its node drained
         await drainer.lay_down()
         for user in self.users.values():
             await user.prove_alive()
@@ -237,6 +244,7 @@ class World:
             grace_s=self.policies.choice((0.0, 2.0, 5.0)),
             wait_s=self.policies.choice((5.0, 60.0)),
             tries=self.policies.choice((1, 3)),
+            hung=self.policies.choice((0.0, 0.0, 5.0)),
         )
 
     async def _tick(self) -> None:

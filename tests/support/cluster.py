@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -60,14 +61,21 @@ async def cluster(
     store: Store | None = None,
     epoch: int = 0,
     keepalive: Keepalive | None = None,
+    gpus: int = 0,
+    unix: Callable[[], float] = time.time,
 ) -> AsyncIterator[Cluster]:
     """Job `llm` on node-0 … , then spares; attached and known to the coordinator."""
     async with (
         running_coordinator(
-            store=store, epoch=epoch, policy=policy, keepalive=keepalive
+            store=store, epoch=epoch, policy=policy, keepalive=keepalive, unix=unix
         ) as coordinator,
         attached(
-            coordinator.address, workers, spares=spares, ranks=ranks, behaviours=behaviours
+            coordinator.address,
+            workers,
+            spares=spares,
+            ranks=ranks,
+            behaviours=behaviours,
+            gpus=gpus,
         ) as shims,
         OperatorClient([coordinator.address], rejoin_deadline_s=5.0) as client,
     ):

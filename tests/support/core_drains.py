@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from coordinator.core import drain_events, events
 from coordinator.core.drain_records import DrainState
+from coordinator.core.errors import NotFound
+from coordinator.core.failures import failure_of
 from tests.support.core_world import World
 
 D = DrainState
 
 
-def drain(world: World, node: str = "node-2", deadline_s: float = 0.0) -> str:
+def drain(
+    world: World, node: str = "node-2", deadline_s: float = 0.0, *, notice: bool = False
+) -> str:
     """Ask for it; the id of the request."""
     request = f"drain {node} {world.now}"
     newest = {made.job: made for made in world.snapshots.values()}
@@ -17,7 +21,7 @@ def drain(world: World, node: str = "node-2", deadline_s: float = 0.0) -> str:
     world.event(
         drain_events.DrainRequested(
             node, request, "kernel update", deadline_s, 1000.0 + world.now,
-            tuple(newest.values()), files,
+            tuple(newest.values()), files, notice,
         )
     )  # fmt: skip
     return request
@@ -37,19 +41,29 @@ def serve(world: World) -> int:
             events.CheckpointRequested(
                 each.job, f"a{len(world.attempts) + 1}-{world.now:.1f}", each.cut, each.stop,
                 each.deadline_s, 1000.0 + world.now, cause=each.reason, drain=each.drain,
+                notice=each.notice,
             )
         )  # fmt: skip
     for ask in wanted:
-        left = [name for name in world.snapshots if name not in ask.skip]
+        good = [name for name, made in world.snapshots.items() if not made.suspect]
+        left = [name for name in good if name not in ask.skip]
+        if not left and not ask.snapshot:
+            gone = failure_of(NotFound("no snapshot that can be relied on"))
+            world.event(events.RestoreUnready(ask.job, gone, ask.drain))
+            continue
+        named = ask.snapshot if ask.snapshot in good or not left else ""
         world.event(
             events.RestoreRequested(
                 ask.job, f"r{len(world.restores) + 1}-{world.now:.1f}",
-                world.snapshots[ask.snapshot or left[-1]], 0.0, 1000.0 + world.now,
+                world.snapshots[named or left[-1]], 0.0, 1000.0 + world.now,
                 tuple(n.facts for n in world.nodes.values() if n.attached),
                 cause=ask.cause, drain=ask.drain, anywhere=ask.anywhere,
             )
         )  # fmt: skip
-    return len(due) + len(wanted)
+    notices, world.notices = world.notices, []
+    for notice in notices:
+        drain(world, notice.node, notice.deadline_s, notice=True)
+    return len(due) + len(wanted) + len(notices)
 
 
 def go_on(world: World, seconds: float = 5.0) -> None:

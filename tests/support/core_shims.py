@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.core import events
 from coordinator.core.commands import SendOrder
+from coordinator.core.health_records import GpuTrouble
 from coordinator.core.model import (
     Endpoint,
     Failure,
@@ -89,6 +90,7 @@ class Worker:
     held_until: float = NEVER
     state: str = "running"
     parked: bool = False
+    no_steps: bool = False
     moves: int = 0  # grows whenever the worker is let go: shows that a cut was not one
     dumped: dict[str, tuple[int, dict[int, int]]] = field(default_factory=dict)
     undone: set[str] = field(default_factory=set)
@@ -98,7 +100,7 @@ class Worker:
     def ranks(self) -> tuple[RankState, ...]:
         """Its ranks as they are."""
         return tuple(
-            RankState(rank, at, 1001 + at, boundary, self.parked)
+            RankState(rank, at, 1001 + at, boundary, self.parked, self.no_steps)
             for at, (rank, boundary) in enumerate(self.boundaries.items())
         )
 
@@ -135,6 +137,7 @@ class Node:
     attached: bool = False
     workers: dict[tuple[str, int], Worker] = field(default_factory=dict)
     holds: dict[tuple[str, int], float] = field(default_factory=dict)  # of trees to be restored
+    troubles: tuple[GpuTrouble, ...] = ()  # that its GPUs have
 
     @property
     def name(self) -> str:
@@ -286,4 +289,8 @@ class Node:
             held_ms=0,
             dump_ms=400,
             gpu_pids=(1001,) if worker.gpu else (),
+            gpus=self.facts.gpus if worker.gpu else (),
+            gpu_driver=self.facts.gpu_driver if worker.gpu else "",
+            cuda_version=self.facts.cuda_version if worker.gpu else "",
+            troubles=self.troubles if worker.gpu else (),
         )

@@ -11,6 +11,7 @@ from coordinator.core import commands, drain_events, events
 from coordinator.core.control import Control
 from coordinator.core.drain_records import DrainRecord, DrainState
 from coordinator.core.errors import AllstopError
+from coordinator.core.health_rules import HealthRules
 from coordinator.core.job_policy import JobHistory, JobPolicy, JobRecovery
 from coordinator.core.model import (
     AttemptRecord,
@@ -33,11 +34,12 @@ WAKEUPS_MAX = 1000
 class World:
     """Control and everything it talks to. `now` is in seconds and moves only by `tick`."""
 
-    def __init__(self, policy: Policy | None = None) -> None:
+    def __init__(self, policy: Policy | None = None, health: HealthRules | None = None) -> None:
         self.policy = policy or Policy()
+        self.health = health
         self.now = 0.0
         self.epoch = 1
-        self.control = Control(epoch=1, coordinator="c1", policy=self.policy)
+        self.control = Control(epoch=1, coordinator="c1", policy=self.policy, health=health)
         self.nodes: dict[str, Node] = {}
         self.orders: list[commands.SendOrder] = []  # received and not answered
         self.writes: list[commands.Command] = []  # not answered by the store
@@ -57,6 +59,7 @@ class World:
         self.recoveries: dict[str, JobRecovery] = {}
         self.notices: list[commands.AskDrain] = []
         self.drains: dict[str, DrainRecord] = {}
+        self.notices_refused: list[commands.RefuseNotice] = []
 
     # -- events and commands -------------------------------------------------------------------
 
@@ -107,6 +110,8 @@ class World:
             self.wanted.append(command)
         elif isinstance(command, commands.AskDrain):
             self.notices.append(command)
+        elif isinstance(command, commands.RefuseNotice):
+            self.notices_refused.append(command)
         elif isinstance(command, commands.KeepRecovery):
             self.recoveries[command.record.job] = command.record
         else:
@@ -204,13 +209,15 @@ class World:
         kind = events.NodeLeft if politely else events.NodeLost
         self.event(kind(name, f"s{node.session}", reason))
 
-    def start(self, job: str, nodes: list[str], *, ranks: int = 1, at: int = 10) -> None:
+    def start(
+        self, job: str, nodes: list[str], *, ranks: int = 1, at: int = 10, gpu: bool = False
+    ) -> None:
         """Workers of a job are launched, one on each node named, and become the job."""
         addresses = [self.nodes[name].facts.address for name in nodes]
         for worker, name in enumerate(nodes):
             own = range(worker * ranks, (worker + 1) * ranks)
             made = Worker(job, worker, len(nodes), len(nodes) * ranks, {r: at + r % 2 for r in own})
-            made.connections = ring(addresses, worker)
+            made.connections, made.gpu = ring(addresses, worker), gpu
             self.nodes[name].workers[(job, worker)] = made
             self.report(name)
         self.store()
@@ -301,7 +308,9 @@ class World:
         """Another coordinator takes over: it knows what the store holds, and shims attach to it."""
         self.epoch += 1
         name = f"c{self.epoch}"
-        self.control = Control(epoch=self.epoch, coordinator=name, policy=self.policy)
+        self.control = Control(
+            epoch=self.epoch, coordinator=name, policy=self.policy, health=self.health
+        )
         self.orders, self.writes, self.keeping.tasks = [], [], []
         found = loaded(
             list(self.jobs.values()),

@@ -1,13 +1,27 @@
 """What fake nodes are, and what their workers put into a snapshot: all alike, any fits any."""
 
-from coordinator.core.model import Endpoint, NodeFacts, ProgramFile, WorkerRecord, WorkerState
+from coordinator.core.model import (
+    Endpoint,
+    Gpu,
+    NodeFacts,
+    ProgramFile,
+    WorkerRecord,
+    WorkerState,
+)
 
 GIB = 1 << 30
 PROGRAM = ProgramFile("/usr/bin/python3", 6_000_000, "ab" * 32)
 FLAGS = ("avx", "avx2", "sse4_2")
 
 
-def facts_of(node: str, address: str = "") -> NodeFacts:
+def gpu_of(node: str, index: int) -> Gpu:
+    """One of its GPUs."""
+    address = f"00000000:{23 + index:02x}:00.0"
+    memory = 141 * GIB
+    return Gpu(index, f"GPU-{node}-{index}", "Fake GPU", memory, memory, address, minor=index)
+
+
+def facts_of(node: str, address: str = "", *, gpus: int = 0) -> NodeFacts:
     """A node like all the others."""
     return NodeFacts(
         node=node,
@@ -23,6 +37,9 @@ def facts_of(node: str, address: str = "") -> NodeFacts:
         store="store-1",
         shim_version="0.1.0",
         boot_id=f"boot-{node}",
+        gpus=tuple(gpu_of(node, index) for index in range(gpus)),
+        gpu_driver="580.95.05" if gpus else "",
+        gpu_engine="library" if gpus else "",
     )
 
 
@@ -56,4 +73,7 @@ def worker_record(facts: NodeFacts, state: WorkerState) -> WorkerRecord:
         held_ms=0,
         dump_ms=3,
         command=state.command,
+        gpu_pids=(state.root_pid,) if state.gpu else (),
+        gpus=facts.gpus if state.gpu else (),
+        gpu_driver=facts.gpu_driver if state.gpu else "",
     )

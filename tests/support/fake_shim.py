@@ -47,14 +47,16 @@ class FakeShim:
         behaviour: Behaviour | None = None,
         channel: grpc.aio.Channel | None = None,
         incarnation: int = 1,
+        gpus: int = 0,
     ) -> None:
         """Without a job it is a spare; `channel` can be shared among many shims."""
         self.node = node
-        self.facts = facts_of(node)
+        self.facts = facts_of(node, gpus=gpus)
         self.session = secrets.token_hex(4)
         self.behaviour = behaviour or Behaviour()
         self.orders: list[shim_pb2.Order] = []
         self.fenced: list[shim_pb2.Fenced] = []
+        self.refused: list[shim_pb2.NoticeRefused] = []
         self.restored: set[str] = set()  # by these restores
         self.epoch = 0
         self.hellos = 0
@@ -87,6 +89,7 @@ class FakeShim:
             world_size=workers * self.ranks,
             ranks=self.rank_states(worker, self.behaviour.boundary),
             command=("torchrun", "train.py"),
+            gpu=bool(self.facts.gpus),
         )
 
     def rank_states(
@@ -222,6 +225,7 @@ class FakeShim:
 
     async def _take(self, message: shim_pb2.CoordinatorMessage) -> None:
         kind = message.WhichOneof("body")
+        self.refused += [message.refused] if kind == "refused" else []
         if kind == "welcome":  # of a new leader, on a stream that stands
             self.epoch = message.welcome.epoch
             await self.say(hello=self.hello())
@@ -367,19 +371,15 @@ async def attached(
     behaviours: dict[int, Behaviour] | None = None,
     channels: int = 0,
     first: int = 0,
+    gpus: int = 0,
 ) -> Any:
     """`count` workers of one job on nodes node-0, node-1 …, then spares; all attached.
 
-    `first`: the number in the name of the first node.
-
-    With `channels` the shims share so many connections, which is kinder to a small machine.
+    `first`: the number in the name of the first node. With `channels` the shims share so many
+    connections, which is kinder to a small machine.
     """
-    shared = [
-        grpc.aio.insecure_channel(
-            address, options=[*client_options(Keepalive()), ("grpc.use_local_subchannel_pool", 1)]
-        )
-        for _ in range(channels)
-    ]
+    own = [*client_options(Keepalive()), ("grpc.use_local_subchannel_pool", 1)]
+    shared = [grpc.aio.insecure_channel(address, options=own) for _ in range(channels)]
     pool = itertools.cycle(shared) if shared else itertools.repeat(None)
     shims = [
         FakeShim(
@@ -391,6 +391,7 @@ async def attached(
             ranks=ranks,
             behaviour=(behaviours or {}).get(index),
             channel=next(pool),
+            gpus=gpus,
         )
         for index in range(count + spares)
     ]

@@ -63,7 +63,18 @@ class NvmlNode:
 
     def has(self, *lines: str, uuids: tuple[str, ...] = (A, B), **how: Any) -> None:
         """The node has these GPUs; further lines as the library reads them."""
-        self.told.write_text(described(uuids, *lines, **how))
+        new = self.folder / "gpus.new"  # a library that has the old one sees a new one whole
+        new.write_text(described(uuids, *lines, **how))
+        new.rename(self.told)
+
+    def happens(self, index: int, xid: int) -> None:
+        """The driver tells an Xid of one GPU; `events` must be among the lines."""
+        self.tells(index, 8, xid)
+
+    def tells(self, index: int, kind: int, data: int = 0) -> None:
+        """The driver tells an event of any kind."""
+        with (self.folder / "gpus.events").open("a") as file:
+            file.write(f"{index} {kind} {data}\n")
 
     def environment(self, *without: str) -> dict[str, str]:
         """Of whoever asks a library without these functions."""

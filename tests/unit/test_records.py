@@ -15,18 +15,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.codec import decode, encode, from_proto, to_proto
-from coordinator.core import drain_records, files, job_policy, kept, model, reasons, timelines
+from coordinator.core import (
+    drain_records,
+    files,
+    health_records,
+    job_policy,
+    kept,
+    model,
+    reasons,
+    timelines,
+)
 from coordinator.core.errors import BadRequest, StoreError
 
 RECORDS = [
     cls
-    for module in (drain_records, files, job_policy, kept, model, reasons, timelines)
+    for module in (
+        drain_records,
+        files,
+        health_records,
+        job_policy,
+        kept,
+        model,
+        reasons,
+        timelines,
+    )
     for _, cls in inspect.getmembers(module, is_dataclass)
     if cls.__module__ == module.__name__
 ]
 ENUMS = [
     cls
-    for module in (drain_records, job_policy, model)
+    for module in (drain_records, health_records, job_policy, model)
     for _, cls in inspect.getmembers(module, inspect.isclass)
     if issubclass(cls, StrEnum) and cls.__module__ == module.__name__
 ]

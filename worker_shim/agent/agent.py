@@ -59,6 +59,7 @@ class Agent:
         self.session = secrets.token_hex(8)
         self.send: Send = lambda message: False
         self.welcomed = asyncio.Event()
+        self.notice_refused: Callable[[shim_pb2.NoticeRefused], None] = lambda message: None
         self._fence = fence
         self._probe = probe
         self._finished = finished
@@ -141,7 +142,7 @@ class Agent:
 
     def _exited(self, worker: Worker) -> None:
         log.info("worker ended", worker=worker.name, exit_code=worker.exit_code)
-        self.send(wire.exited_message(worker.report(), worker.log_tail()))
+        self.send(wire.exited_message(worker.report(), worker.log_tail(), worker.last_step()))
         self._note(worker)
 
     def _note(self, worker: Worker | None = None) -> None:
@@ -206,6 +207,8 @@ class Agent:
             self._on_admitted(message.admitted)
         elif kind == "waiting":
             self._on_waiting(message.waiting)
+        elif kind == "refused":
+            self.notice_refused(message.refused)
         elif kind == "meeting" and self._heeds(message.meeting.epoch, "meeting"):
             self.drivers.endpoint.meetings.hear(message.meeting)
         elif kind == "welcome":

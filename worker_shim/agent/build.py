@@ -14,6 +14,7 @@ from worker_shim.criu.driver import CriuDriver
 from worker_shim.cuda.choosing import choose
 from worker_shim.facts import NodeProbe
 from worker_shim.files.driver import LinuxFileDriver
+from worker_shim.health.watch import HealthWatch
 from worker_shim.hook import install
 from worker_shim.images.chunks.pace import Limits
 from worker_shim.images.opening import open_store
@@ -63,6 +64,7 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     staging = Staging(options.staging_dir, options.node, keep=options.keep_images)
     images = CriuDriver(commands, program=options.criu, at_once=options.criu_at_once)
     gpus, cuda = GpuInventory(commands), choose(options.gpu_engine, commands)
+    health = HealthWatch(lambda: gpus.driver_there, dcgm_url=options.dcgm_url)
     probe = NodeProbe(
         options.node,
         options.address,
@@ -94,6 +96,7 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
         run_root=options.run_dir,
         save_before_kill=lambda: Precaution.SAVE_BEFORE_KILL in precautions(sight().situation),
         gpus=gpus,
+        health=health,
         close_store=store.objects.close,
     )
     return drivers, probe

@@ -52,10 +52,7 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     place = drivers.staging.create(worker.job, worker.worker, order.action, need_bytes=need)
     deadline.lap("check")
 
-    tree = await drivers.process.stop(worker.root_pid, deadline_s=deadline.left_s)
-    worker.begin_hold()
-    worker.state = "stopped"
-    deadline.lap("stop")
+    tree = await _stop(worker, deadline)
     sockets = drivers.network.sockets(tree)
     locking = asyncio.ensure_future(
         drivers.network.lock(worker.name, sockets, deadline_s=deadline.left_s)
@@ -88,6 +85,16 @@ async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("record")
     worker.dumped[order.action] = Dumped(record, manifest, staged, tree.living)
     return Outcome(record=record, ranks=worker.ranks)
+
+
+async def _stop(worker: Worker, deadline: Deadline) -> Tree:
+    tree = await worker.drivers.process.stop(worker.root_pid, deadline_s=deadline.left_s)
+    worker.begin_hold()
+    worker.state = "stopped"
+    deadline.lap("stop")
+    if await worker.drivers.process.settle(tree):
+        deadline.lap("settle")
+    return tree
 
 
 def _as_criu_saw(worker: Worker, files: tuple[OpenFile, ...], place: Path) -> tuple[OpenFile, ...]:

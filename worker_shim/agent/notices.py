@@ -1,6 +1,7 @@
 """What the shim was told about its node: it is about to go, or its jobs are to be saved.
 
-It passes that on, anew to each leader, and stays until the node is empty or the time is up.
+It passes that on, anew to each leader, and stays until the node is empty or the time is up. Of a
+cloud's notice it stays too: the machine is ended by the cloud, not by us.
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
 SAVE_S = 600.0  # how long a wish for a checkpoint waits for a coordinator
+STAND_S = 3600.0  # how long a notice without a deadline is told to new leaders
+AGAIN_S = 2.0  # what is to be stopped is asked for again, since something else may have had it
+TIME_S_MAX = 7 * 24 * 3600.0
+KINDS = {"drain": shim_pb2.NOTICE_KIND_DRAIN, "stop": shim_pb2.NOTICE_KIND_STOP}
 
 
 @dataclass
@@ -29,44 +34,89 @@ class _Given:
     deadline: bool  # whether that is one for the coordinator too
     why: str
     told: int = 0  # the Hello after which it was told last
+    told_at: float = float("-inf")
+    refused: bool = False  # by the leader that heard it last
 
 
 @dataclass
 class Notices:
-    """What signals mean to this shim; everything on the running loop."""
+    """What signals and clouds mean to this shim; everything on the running loop."""
 
     agent: Agent
-    drains: bool = False  # SIGTERM: the node is to be emptied first
+    on_term: str = "end"  # or drain, stop: what SIGTERM asks for before the end
     grace_s: float = 120.0
-    _given: dict[int, _Given] = field(default_factory=dict)
+    _given: dict[str, _Given] = field(default_factory=dict)  # by who told it
+    _leaving: _Given | None = None  # SIGTERM's
+
+    def __post_init__(self) -> None:
+        self.agent.notice_refused = self.refused
 
     def take(self, number: int) -> bool:
         """Take a signal; False where it ends the shim at once: a second one always does."""
+        name = signal.Signals(number).name
         if number == signal.SIGUSR1:
-            self._give(shim_pb2.NOTICE_KIND_CHECKPOINT, SAVE_S, number, deadline=False)
+            kind = shim_pb2.NOTICE_KIND_CHECKPOINT
+            self._give(name, _told(kind, SAVE_S, f"its shim was told {name}", deadline=False))
             return True
-        if number != signal.SIGTERM or not self.drains or self.draining or not self.agent.busy:
+        asked = KINDS.get(self.on_term)
+        if number != signal.SIGTERM or asked is None or self._leaving or not self.agent.busy:
             return False
-        self._give(shim_pb2.NOTICE_KIND_DRAIN, self.grace_s, number, deadline=True)
+        self._leaving = _told(asked, self.grace_s, f"its shim was told {name}", deadline=True)
+        self._give(name, self._leaving)
         return True
+
+    def node_goes(self, source: str, why: str, left_s: float | None) -> None:
+        """A cloud says that the machine goes, in `left_s` where it says when; the newest counts."""
+        if left_s is not None and left_s <= 0:
+            log.warning("notice refused", source=source, why=why, reason="there is no time left")
+            return
+        within_s = STAND_S if left_s is None else min(left_s, TIME_S_MAX)
+        kind = shim_pb2.NOTICE_KIND_DRAIN
+        self._give(source, _told(kind, within_s, why, deadline=left_s is not None))
+
+    def called_off(self, source: str) -> None:
+        """A cloud says that the machine stays; a drain that has begun is for `allstop undrain`."""
+        if self._given.pop(source, None) is not None:
+            log.warning("notice called off", source=source)
+
+    def refused(self, message: shim_pb2.NoticeRefused) -> None:
+        """The leader cannot do what it was told of, and says why."""
+        kind = shim_pb2.NoticeKind.Name(message.kind) if message.kind in _KNOWN else message.kind
+        log.warning("notice refused", kind=kind, reason=message.reason)
+        for given in self._given.values():
+            given.refused = given.refused or given.kind == message.kind
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing runs on the node."""
+        return not self.agent.busy
 
     @property
     def draining(self) -> bool:
-        """Whether the node is to be emptied."""
-        return shim_pb2.NOTICE_KIND_DRAIN in self._given
+        """Whether the shim ends once its node is empty."""
+        return self._leaving is not None
 
     @property
     def over(self) -> bool:
-        """Whether it is empty, or the time for that is up."""
-        given = self._given.get(shim_pb2.NOTICE_KIND_DRAIN)
-        return given is not None and (not self.agent.busy or time.monotonic() >= given.until)
+        """Whether it is empty, or nothing more comes of waiting for that."""
+        given = self._leaving
+        if given is None:
+            return False
+        in_vain = given.refused and given.kind == shim_pb2.NOTICE_KIND_STOP
+        return in_vain or not self.agent.busy or time.monotonic() >= given.until
 
-    def _give(self, kind: int, within_s: float, number: int, *, deadline: bool) -> None:
-        name = signal.Signals(number).name
-        log.warning("told", signal=name, stays_s=within_s if deadline else None)
-        why = f"its shim was told {name}"
-        self._given[kind] = _Given(kind, time.monotonic() + within_s, deadline, why)
-        self.tell()
+    @property
+    def stopped(self) -> bool:
+        """Whether its jobs were stopped as SIGTERM asked for: nothing is lost by its end."""
+        stop = self._leaving is not None and self._leaving.kind == shim_pb2.NOTICE_KIND_STOP
+        return stop and not self.agent.busy
+
+    def end(self, why: str) -> bool:
+        """The shim ends now; what lives here has not failed. False: there is nobody to tell."""
+        if not self.agent.busy:
+            return False
+        kind = shim_pb2.NOTICE_KIND_END
+        return self.agent.send(_message(kind, 0, why))
 
     async def run(self) -> None:
         """Tell each leader, for as long as the shim lives."""
@@ -77,19 +127,38 @@ class Notices:
     def tell(self) -> None:
         """Tell what this leader has not heard; one checkpoint is asked for once."""
         now = time.monotonic()
-        for given in list(self._given.values()):
+        for source, given in list(self._given.items()):
             left_s = given.until - now
-            if left_s > 0 and self.agent.hellos and given.told != self.agent.hellos:
-                notice = shim_pb2.NoticeGiven(
-                    kind=given.kind,  # type: ignore[arg-type]
-                    deadline_ms=round(left_s * 1000) if given.deadline else 0,
-                    why=given.why,
-                )
-                if self.agent.send(shim_pb2.ShimMessage(notice=notice)):
-                    given.told = self.agent.hellos
+            if left_s > 0 and self.agent.hellos and self._news(given, now):
+                deadline_ms = max(1, round(left_s * 1000)) if given.deadline else 0
+                if self.agent.send(_message(given.kind, deadline_ms, given.why)):
+                    given.told, given.told_at = self.agent.hellos, now
+                    given.refused = False
             once = given.kind == shim_pb2.NOTICE_KIND_CHECKPOINT
-            if once and (given.told or left_s <= 0):
-                del self._given[given.kind]
+            if left_s <= 0 or (once and given.told):
+                del self._given[source]
+
+    def _news(self, given: _Given, now: float) -> bool:
+        """Whether the leader is to hear of it now."""
+        again = given.kind == shim_pb2.NOTICE_KIND_STOP and not given.refused
+        return given.told != self.agent.hellos or (again and now - given.told_at >= AGAIN_S)
+
+    def _give(self, source: str, given: _Given) -> None:
+        log.warning("told", source=source, why=given.why, stays_s=given.until - time.monotonic())
+        self._given[source] = given
+        self.tell()
+
+
+_KNOWN = frozenset(shim_pb2.NoticeKind.values())
+
+
+def _told(kind: int, within_s: float, why: str, *, deadline: bool) -> _Given:
+    return _Given(kind, time.monotonic() + within_s, deadline, why)
+
+
+def _message(kind: int, deadline_ms: int, why: str) -> shim_pb2.ShimMessage:
+    notice = shim_pb2.NoticeGiven(kind=kind, deadline_ms=deadline_ms, why=why)  # type: ignore[arg-type]
+    return shim_pb2.ShimMessage(notice=notice)
 
 
 class Told:
@@ -111,3 +180,8 @@ class Told:
         if self._number is None and self._notices.over:
             return signal.SIGTERM
         return self._number
+
+    @property
+    def well(self) -> bool:
+        """Whether that is no loss: its jobs were stopped first, as it was started to."""
+        return self._number is None and self._notices.stopped

@@ -43,10 +43,13 @@ class ShimOptions:
     persist_verify: str = "index"  # what PERSIST reads back: every pack's index, or every byte
     keep_images: bool = True  # in staging, while there is room, for a restore on this node
     goodbye_s: float = 3.0
+    dcgm_url: str = ""  # of DCGM's exporter, read for the health of GPUs; empty: none
     metrics: str = ""  # host:port that answers Prometheus; empty: nobody does
     linger_s: float = 300.0  # how long a failed worker's shim waits to be restored into
-    on_term_drain: bool = False  # SIGTERM: the node's jobs are moved away first
+    on_term: str = "end"  # SIGTERM: drain moves jobs away first, stop saves and ends them
     term_grace_s: float = 120.0  # for that
+    preemption: str = ""  # the cloud whose notices are watched: aws, azure, gcp; empty: none
+    preemption_url: str = ""  # of its metadata service; empty: where that cloud has it
     until_worker_ends: bool = False  # a spare that leaves with the worker a restore brought it
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from coordinator.core.errors import DriverError, Refused
+from coordinator.core.health_records import GpuTrouble
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Dumped, Worker
 from worker_shim.images.staging import listed
@@ -49,10 +50,17 @@ async def persist(worker: Worker, order: Order, deadline: Deadline, progress: Pr
         stored_bytes=stored.stored_bytes,
         shared_bytes=stored.shared_bytes,
         held_ms=worker.held_ms,
+        troubles=await _troubles(worker, dumped),
     )
     del worker.dumped[order.action]
     await asyncio.to_thread(drivers.staging.settle, worker.job, worker.worker, order.action)
     return Outcome(record=record)
+
+
+async def _troubles(worker: Worker, dumped: Dumped) -> tuple[GpuTrouble, ...]:
+    """What the GPUs have had up to now: what was saved through them may be wrong."""
+    health = worker.drivers.health
+    return await health.settled() if health is not None and dumped.record.gpu_pids else ()
 
 
 def _require_as_dumped(worker: Worker, dumped: Dumped, place: Path) -> None:

@@ -13,6 +13,7 @@ from worker_shim.compatibility.node import NodeEyes
 from worker_shim.criu.port import ImageDriver
 from worker_shim.cuda.port import CudaDriver
 from worker_shim.files.port import FileDriver
+from worker_shim.health.watch import HealthWatch
 from worker_shim.images.port import ImageStore
 from worker_shim.images.staging import Staging
 from worker_shim.inventory.inventory import GpuInventory
@@ -124,6 +125,7 @@ class Drivers:
     eyes: NodeEyes = field(default_factory=NodeEyes)
     save_before_kill: Callable[[], bool] = lambda: False  # of GPU processes
     gpus: GpuInventory | None = None  # None: nobody looks for any
+    health: HealthWatch | None = None  # of GPUs; None: nobody watches
     endpoint: Endpoint = field(default_factory=Endpoint)  # where ranks meet to rebuild
     device_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one process of the node
     close_store: Callable[[], None] = lambda: None  # at the shim's end

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 
 import structlog
 
@@ -19,6 +19,7 @@ from worker_shim.agent.agent import Agent
 from worker_shim.agent.build import build
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.follow import POLL_S, Follower
+from worker_shim.agent.health import HealthTelling
 from worker_shim.agent.leftovers import claim_node, sweep
 from worker_shim.agent.notices import Notices, Told
 from worker_shim.agent.options import ShimOptions, WorkerSpec
@@ -27,12 +28,15 @@ from worker_shim.agent.stream import Stream
 from worker_shim.agent.together import Together, first_failed
 from worker_shim.agent.worker import Worker
 from worker_shim.facts import NodeProbe
+from worker_shim.preemption.opening import sources_of
+from worker_shim.preemption.watching import Source, watch
 from worker_shim.telemetry.metrics import ShimMetrics, ShimNow, WorkerNow, serve_metrics
 from worker_shim.telemetry.watched import Watched
 
 log = structlog.get_logger(__name__)
 
 LOOK_S = 1.0
+FLUSH_S = 1.0  # for a word to leave this process
 SCRAPE_S = 2.0  # for the loop to answer a scrape
 HANGING_S = 5.0  # for a hanging store to answer once the shim has ended
 STAY_S = 300.0  # for the restore of a job that was stopped to be moved
@@ -79,15 +83,11 @@ async def _run(
     )
     agent.start(stream.send)
     stop_metrics = _serve_metrics(options.metrics, watched.metrics, agent, stream, fence)
-    swept = await sweep(drivers)
-    trouble = await probe.probe()
-    if swept or trouble:
-        log.warning("at start", swept=swept, no_criu=trouble)
-    if not trouble:
-        await drivers.images.warm_up()
+    await _make_ready(drivers, probe)
     workers = tuple(agent.worker(spec.job, spec.worker) for spec in specs)
     code = 0
-    notices = Notices(agent, drains=options.on_term_drain, grace_s=options.term_grace_s)
+    notices = Notices(agent, on_term=options.on_term, grace_s=options.term_grace_s)
+    clouds = _clouds(options, notices, probe)
     with _signals(Told(notices)) as told:
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -96,7 +96,8 @@ async def _run(
                     log.warning(note, worker=worker.name)
             works = (
                 *(stream.run(), agent.reporting(), drivers.eyes.ask()),
-                *(Together(agent).run(), notices.run()),
+                *(Together(agent).run(), notices.run(), *map(watch, clouds)),
+                *_health(agent, drivers),
             )
             tasks = [asyncio.create_task(work) for work in works]
             shown = [agent.worker(spec.job, spec.worker) for spec in specs if spec.follow]
@@ -106,6 +107,8 @@ async def _run(
                 tasks.append(asyncio.create_task(_follow_restored(agent, followers)))
             code, reason = await _until_end(agent, workers, options, told, tasks)
             log.info("leaving", why=reason)
+            if told.ended_by is not None and notices.end(reason):
+                await stream.flush(at_most_s=FLUSH_S)  # before anybody sees what ends here
             await agent.stop()
             for follower in followers:
                 follower.catch_up(last=True)
@@ -122,6 +125,29 @@ async def _run(
             stop_metrics()
             if agent.copying:
                 _end_anyway(code)
+
+
+def _clouds(options: ShimOptions, notices: Notices, probe: NodeProbe) -> Sequence[Source]:
+    """The notices of this machine's cloud that are watched; raises BadRequest."""
+    gpus = bool(probe.current().gpus)
+    return sources_of(options.preemption, options.preemption_url, notices, gpus=gpus)
+
+
+def _health(agent: Agent, drivers: Drivers) -> tuple[Coroutine[None, None, None], ...]:
+    """What watches GPUs, and tells of them."""
+    if drivers.health is None:
+        return ()
+    return drivers.health.run(), HealthTelling(agent, drivers.health.troubles).run()
+
+
+async def _make_ready(drivers: Drivers, probe: NodeProbe) -> None:
+    """Sweep what a dead shim has left, and look at what there is."""
+    swept = await sweep(drivers)
+    trouble = await probe.probe()
+    if swept or trouble:
+        log.warning("at start", swept=swept, no_criu=trouble)
+    if not trouble:
+        await drivers.images.warm_up()
 
 
 def _require_none_fenced(workers: Iterable[Worker]) -> None:
@@ -221,7 +247,8 @@ async def _until_end(
     while True:
         if (number := told.ended_by) is not None:
             name = signal.Signals(number).name
-            return (SIGNAL_EXIT + number if workers else 0), f"the shim was told {name}"
+            code = _exit_code(workers, code) if told.well else SIGNAL_EXIT + number
+            return (code if workers else 0), f"the shim was told {name}"
         for task in tasks:
             if task.done():
                 task.result()  # those that last do not end by themselves: this raises their error

@@ -121,6 +121,13 @@ class Stream:
                     await self._leaving.wait()
             backoff_s = min(backoff_s * 2, BACKOFF_LAST_S)
 
+    async def flush(self, *, at_most_s: float) -> None:
+        """Wait until all that was said is on its way; without a stream there is nothing."""
+        if self._outgoing is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(at_most_s):
+                    await self._outgoing.join()
+
     async def leave(self, reason: str, *, deadline_s: float) -> None:
         """Say Goodbye and wait until it was heard; without a stream there is nobody to tell.
 

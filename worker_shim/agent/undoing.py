@@ -144,14 +144,20 @@ async def _let_go(worker: Worker, action: str, deadline: Deadline) -> None:
 async def put_away(worker: Worker, action: str, deadline: Deadline) -> Outcome:
     """Kill what this restore brought back, and remove its network lock and its images.
 
-    A worker of the old incarnation that the restore has not touched yet is left alone.
+    A worker of the old incarnation that the restore has not touched yet is left alone. The images
+    go even where the rest fails: nobody looks for them again.
     """
-    if worker.restored_by == action:
-        await worker.kill(deadline_s=deadline.left_s)
-        await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
-        worker.state, worker.restored_by = "", ""
-        worker.end_hold()
-        worker.leave_directory()
+    try:
+        if worker.restored_by == action:
+            await worker.kill(deadline_s=deadline.left_s)
+            await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+            worker.state, worker.restored_by = "", ""
+            worker.end_hold()
+            worker.leave_directory()
+    except BaseException:
+        drop = worker.drivers.staging.drop
+        await asyncio.to_thread(drop, worker.job, worker.worker, action)
+        raise
     if worker.restoration is not None and worker.restoration.action == action:
         worker.restoration = None
     await _delete(worker, action, deadline, stored=False)

@@ -140,8 +140,8 @@ def report_message(
     return shim_pb2.ShimMessage(report=report)
 
 
-def exited_message(state: WorkerState, log_tail: str) -> shim_pb2.ShimMessage:
-    """The end of a worker."""
+def exited_message(state: WorkerState, log_tail: str, step: int = 0) -> shim_pb2.ShimMessage:
+    """The end of a worker, whose furthest rank had finished `step`."""
     return shim_pb2.ShimMessage(
         exited=shim_pb2.WorkerExited(
             job=state.job,
@@ -149,6 +149,7 @@ def exited_message(state: WorkerState, log_tail: str) -> shim_pb2.ShimMessage:
             incarnation=state.incarnation,
             exit_code=state.exit_code,
             log_tail=log_tail,
+            step=step,
         )
     )
 

@@ -14,6 +14,7 @@ import structlog
 
 from coordinator.core.errors import Busy, DriverError, NotReady, Refused, Where
 from coordinator.core.model import Finding, ProgramFile, RankState, WorkerRecord, WorkerState
+from worker_shim.agent import elastic
 from worker_shim.agent.leftovers import Claim
 from worker_shim.agent.ports import HOOK, LOG, PAGE, Drivers, Page
 from worker_shim.agent.recent import Recent
@@ -211,7 +212,7 @@ class Worker:
             raise error.at(job=where.job, worker=where.worker, node=where.node) from None
         self.adopt(root_pid, FRESH)
         self.state = "running"
-        return (*notes, *nccl.notes)
+        return (*notes, *nccl.notes, *elastic.notes(spec.argv, spec.env))
 
     def take_directory(self) -> None:
         """Have the run directory to ourselves; raises Busy while another living shim has it."""
@@ -373,6 +374,11 @@ class Worker:
     def restorable(self) -> bool:
         """Whether there may be a snapshot that it can come back from."""
         return bool(self.published or self.restored_by)
+
+    def last_step(self) -> int:
+        """What the furthest of its ranks had finished, the dead included; 0: nobody knows."""
+        slots = self.page.snapshot()[1] if self.page is not None else ()
+        return max((slot.get("boundary", 0) for slot in slots), default=0)
 
     def log_tail(self) -> str:
         """The last lines of its output."""

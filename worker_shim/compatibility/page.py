@@ -36,7 +36,8 @@ trying, the job goes back to its last snapshot.
 The preflight holds every worker against the rows below. They are those of
 [table.toml](../worker_shim/compatibility/table.toml), which says at its top how to add one, and
 what the short sources are. `allstop doctor` tells what speaks against a node, `allstop doctor
---matrix` all of them, and which apply there.
+--matrix` all of them, and which apply there. What is done when a GPU falls sick is in
+[gpu-health.md](gpu-health.md).
 
 | code | about | driver | when | verdict | why | known from |
 |---|---|---|---|---|---|---|

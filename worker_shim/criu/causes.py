@@ -74,6 +74,12 @@ CAUSES: tuple[Cause, ...] = (
         "close it before the checkpoint (logging daemons, X11, agents)",
     ),
     _cause(
+        "epoll",
+        r"Dump eventpoll \(pid: (\d+)\) failed",
+        "process {0} watches by epoll a file that only another process still has open",
+        "the preflight names the descriptor; make the epoll in the process that uses it",
+    ),
+    _cause(
         "accept_queue",
         r"In-flight connection",
         "a connection was being made to a listening socket at that instant",

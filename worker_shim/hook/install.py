@@ -15,7 +15,10 @@ from pathlib import Path
 from worker_shim.hook.page import PATH_VARIABLE
 from worker_shim.hook.slot import WORKER_VARIABLE
 
-HOOK_FILES = ("__init__.py", "autoload.py", "communicators.py", "page.py", "rank.py", "slot.py")
+HOOK_FILES = (
+    *("__init__.py", "autoload.py", "communicators.py", "page.py", "rank.py", "replicas.py"),
+    *("slot.py", "world.py", "wrappers.py"),
+)
 AUTOLOAD_VARIABLE = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 DIST_INFO = "allstop_hook-1.dist-info"
 METADATA = "Metadata-Version: 2.1\nName: allstop-hook\nVersion: 1\n"

@@ -18,6 +18,8 @@ then one slot of 128 bytes per local rank:
 * `boundary` is written by the rank alone, before it reads `hold`; everything in the header is
   written by the shim alone. That is all the locking there is: see "Why max(n) + 1" in
   design/design.md.
+* `flags` is written by the rank alone: bit 0 (`FLAG_NO_STEPS`) while it has said that it takes no
+  steps for now.
 * CRIU reopens the file like any other, with the content the file *then* has, so the shim writes
   every field anew before a restore.
 
@@ -59,6 +61,8 @@ COMMUNICATORS_UP = 1
 COMMUNICATORS_DOWN = 2
 COMMUNICATORS_REBUILDING = 3
 COMMUNICATORS_FAILED = 4  # `nccl_result` says how
+
+FLAG_NO_STEPS = 1
 
 PATH_VARIABLE = "ALLSTOP_CONTROL_PAGE"
 

@@ -18,6 +18,7 @@ from worker_shim.hook.page import (
     SLOT_FIELDS,
     STATE_RUNNING,
 )
+from worker_shim.hook.world import in_group, job_rank, job_world_size
 
 HOLD = HEADER_FIELDS.index("hold")
 TARGET = HEADER_FIELDS.index("target")
@@ -122,11 +123,27 @@ def _choose(words: memoryview, stepping: bool) -> Slot | None:
         candidates = range(min(1, slots))
     else:
         return None
+    if in_group(os.environ):
+        return _choose_beside_groups(words, range(slots), stepping)
     for number in candidates:
         slot = Slot(words, number)
         if slot.is_mine() or _free(slot) or (stepping and slot.get("boundary") == 0):
             return slot
     return None
+
+
+def _choose_beside_groups(words: memoryview, slots: range, stepping: bool) -> Slot | None:
+    """The slot of this rank's number; where there is none, one that is free.
+
+    Replica groups on one node all have a local rank 0.
+    """
+    all_slots = [Slot(words, number) for number in slots]
+    number = job_rank(os.environ) + 1
+    for slot in all_slots:
+        if slot.get("pid") and slot.get("rank_plus_1") == number:
+            mine = slot.is_mine() or _free(slot) or (stepping and slot.get("boundary") == 0)
+            return slot if mine else None
+    return next((slot for slot in all_slots if _free(slot)), None)
 
 
 def _free(slot: Slot) -> bool:
@@ -136,13 +153,13 @@ def _free(slot: Slot) -> bool:
 
 def _fill(slot: Slot) -> None:
     """Write every field; the pid last, since it is what makes the slot count."""
-    rank = _number("RANK", _number(WORKER_VARIABLE, 0))
+    rank = job_rank(os.environ) if "RANK" in os.environ else _number(WORKER_VARIABLE, 0)
     slot.put("pid", 0)
     for field in ("boundary", "parked", "sync_us", "flags", "communicators", "nccl_result"):
         slot.put(field, 0)
-    slot.put("rank_plus_1", rank + 1)
+    slot.put("rank_plus_1", max(0, rank) + 1)
     slot.put("local_rank", _number("LOCAL_RANK", 0))
-    slot.put("world_size", _number("WORLD_SIZE", 1))
+    slot.put("world_size", job_world_size(os.environ))
     slot.put("local_world_size", _number("LOCAL_WORLD_SIZE", 1))
     slot.put("state", STATE_RUNNING)
     slot.publish_identity()

@@ -17,6 +17,7 @@ from types import TracebackType
 from coordinator.core.errors import BugError, DeadlinePassed, DriverError, Where
 from coordinator.core.model import RankState
 from worker_shim.hook.page import (
+    FLAG_NO_STEPS,
     HEADER_BYTES,
     HEADER_FIELDS,
     MAGIC,
@@ -265,6 +266,7 @@ class ControlPage:
             pid=slot.get("pid"),
             boundary=slot.get("boundary"),
             parked=hold != 0 and slot.get("parked") == hold,
+            no_steps=bool(slot.get("flags") & FLAG_NO_STEPS),
         )
 
     def _parked(self, generation: int, target: int) -> set[int]:

@@ -14,7 +14,7 @@ from typing import Any
 from coordinator.core.errors import BugError, DriverError
 from coordinator.core.model import Finding
 from worker_shim.compatibility.node import NodeSight, without_gpus
-from worker_shim.process import launching, proc
+from worker_shim.process import launching, proc, watches
 from worker_shim.process.launcher import PR_SET_CHILD_SUBREAPER
 from worker_shim.process.orphans import Orphans
 from worker_shim.process.port import LaunchSpec, Tree, TreeProcess
@@ -102,6 +102,10 @@ class LinuxProcessDriver:
                     proc.send(process, signal.SIGCONT)
                     told.discard((process.pid, process.start_ticks))
                 await asyncio.sleep(POLL_S)
+
+    async def settle(self, tree: Tree) -> int:
+        """End registrations of epoll that CRIU cannot dump; return how many there were."""
+        return await watches.end(tree)
 
     async def go_on(self, root_pid: int) -> None:
         """SIGCONT the whole tree, children first; no error when it is gone."""

@@ -71,6 +71,10 @@ class FakeProcessDriver:
         self._refuse_stubborn(root_pid, f"did not stop within {deadline_s:.1f} s")
         return self.look(root_pid)
 
+    async def settle(self, tree: Tree) -> int:
+        """Nothing is to be mended."""
+        return 0
+
     async def go_on(self, root_pid: int) -> None:
         """Let every process run."""
         self._set_state(root_pid, ROOT_STATE)

@@ -80,6 +80,12 @@ class ProcessDriver(Protocol):
         does not stop; the caller undoes with `go_on`.
         """
 
+    async def settle(self, tree: Tree) -> int:
+        """Mend in a stopped tree what CRIU cannot dump and nobody misses; return how much.
+
+        That is registrations of epoll which the process has lost sight of. Raises DriverError.
+        """
+
     async def go_on(self, root_pid: int) -> None:
         """SIGCONT the whole tree; no error when it is gone."""
 

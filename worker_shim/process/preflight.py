@@ -9,7 +9,7 @@ from worker_shim.compatibility.judging import findings
 from worker_shim.compatibility.node import NodeSight, without_gpus
 from worker_shim.compatibility.tree import concerns, situation
 from worker_shim.nccl import checking
-from worker_shim.process import descriptors, mappings, pipes, sockets
+from worker_shim.process import descriptors, mappings, pipes, sockets, watches
 from worker_shim.process.port import Tree
 from worker_shim.process.view import Namespaces, ProcessView, TreeView, view
 
@@ -29,6 +29,7 @@ def inspect(tree: Tree, node: Callable[[], NodeSight] = without_gpus) -> tuple[F
         mappings.check,
         pipes.check,
         sockets.check,
+        watches.check,
         _namespaces,
         _traced,
         checking.check,

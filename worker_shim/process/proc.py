@@ -9,11 +9,12 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from worker_shim.hook.world import job_rank
 from worker_shim.process.port import Tree, TreeProcess
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 STOPPED_STATES = frozenset("TtZX")  # stopped, traced, zombie, dead: none of them moves
-_KCMP_NUMBER = {"x86_64": 312, "aarch64": 272}
+KCMP_NUMBER = {"x86_64": 312, "aarch64": 272}
 PROCESSES_MAX = 20_000  # of one tree; more is no training job
 
 
@@ -107,7 +108,7 @@ def read_process(pid: int) -> TreeProcess | None:
         argv=_words(_read(f"/proc/{pid}/cmdline")) or (f"[{stat.name}]",),
         threads=task_ids(pid),
         rss_bytes=_rss_bytes(pid),
-        rank=_number(environment.get("RANK", "")),
+        rank=job_rank(environment),
         local_rank=_number(environment.get("LOCAL_RANK", "")),
     )
 
@@ -149,7 +150,7 @@ def shares_file(pid: int, other: int, descriptor: int) -> bool:
 
 
 def _same(pid: int, other: int, kind: int, index: int) -> bool:
-    number = _KCMP_NUMBER.get(platform.machine())
+    number = KCMP_NUMBER.get(platform.machine())
     if number is None:
         return False
     return bool(ctypes.CDLL(None).syscall(number, pid, other, kind, index, index) == 0)

@@ -165,7 +165,7 @@ function drawSnapshots(job, { snapshots, action }) {
     href: jobLink(job.job, each.snapshot),
     current: each.snapshot === action,
     cells: [
-      [element("a", { class: "mono", href: jobLink(job.job, each.snapshot), "data-move": true }, each.snapshot), " ", each.snapshot === snapshots.latest ? element("span", { class: "badge good" }, "newest") : null],
+      [element("a", { class: "mono", href: jobLink(job.job, each.snapshot), "data-move": true }, each.snapshot), " ", each.snapshot === snapshots.latest ? element("span", { class: "badge good" }, "newest") : null, each.suspect ? element("span", { class: "badge bad", title: each.suspect }, "suspect") : null],
       number(each.step),
       number(each.world_size),
       size(each.image_bytes),

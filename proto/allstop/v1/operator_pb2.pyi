@@ -289,18 +289,20 @@ class ListNodesRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class NodeView(_message.Message):
-    __slots__ = ("facts", "state", "workers", "reason", "drain")
+    __slots__ = ("facts", "state", "workers", "reason", "drain", "health")
     FACTS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
     facts: _records_pb2.NodeFacts
     state: str
     workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
     reason: str
     drain: _records_pb2.DrainRecord
-    def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., state: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., reason: _Optional[str] = ..., drain: _Optional[_Union[_records_pb2.DrainRecord, _Mapping]] = ...) -> None: ...
+    health: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., state: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., reason: _Optional[str] = ..., drain: _Optional[_Union[_records_pb2.DrainRecord, _Mapping]] = ..., health: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("node", "deadline_s", "why")

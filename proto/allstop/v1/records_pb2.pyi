@@ -79,6 +79,16 @@ class RestoreState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RESTORE_STATE_FAILING: _ClassVar[RestoreState]
     RESTORE_STATE_FAILED: _ClassVar[RestoreState]
 
+class TroubleKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TROUBLE_KIND_UNSPECIFIED: _ClassVar[TroubleKind]
+    TROUBLE_KIND_XID: _ClassVar[TroubleKind]
+    TROUBLE_KIND_ECC: _ClassVar[TroubleKind]
+    TROUBLE_KIND_REMAP_PENDING: _ClassVar[TroubleKind]
+    TROUBLE_KIND_REMAP_FAILED: _ClassVar[TroubleKind]
+    TROUBLE_KIND_LOST: _ClassVar[TroubleKind]
+    TROUBLE_KIND_RECOVERY: _ClassVar[TroubleKind]
+
 class OnFailure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ON_FAILURE_UNSPECIFIED: _ClassVar[OnFailure]
@@ -182,6 +192,13 @@ RESTORE_STATE_RELEASING: RestoreState
 RESTORE_STATE_RUNNING: RestoreState
 RESTORE_STATE_FAILING: RestoreState
 RESTORE_STATE_FAILED: RestoreState
+TROUBLE_KIND_UNSPECIFIED: TroubleKind
+TROUBLE_KIND_XID: TroubleKind
+TROUBLE_KIND_ECC: TroubleKind
+TROUBLE_KIND_REMAP_PENDING: TroubleKind
+TROUBLE_KIND_REMAP_FAILED: TroubleKind
+TROUBLE_KIND_LOST: TroubleKind
+TROUBLE_KIND_RECOVERY: TroubleKind
 ON_FAILURE_UNSPECIFIED: OnFailure
 ON_FAILURE_LEAVE: OnFailure
 ON_FAILURE_RESTORE: OnFailure
@@ -354,18 +371,20 @@ class NodeFacts(_message.Message):
     def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., gpu_trouble: _Optional[str] = ..., gpu_engine: _Optional[str] = ..., gpu_looked: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RankState(_message.Message):
-    __slots__ = ("rank", "local_rank", "pid", "boundary", "parked")
+    __slots__ = ("rank", "local_rank", "pid", "boundary", "parked", "no_steps")
     RANK_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     BOUNDARY_FIELD_NUMBER: _ClassVar[int]
     PARKED_FIELD_NUMBER: _ClassVar[int]
+    NO_STEPS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     local_rank: int
     pid: int
     boundary: int
     parked: bool
-    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., boundary: _Optional[int] = ..., parked: _Optional[bool] = ...) -> None: ...
+    no_steps: bool
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., pid: _Optional[int] = ..., boundary: _Optional[int] = ..., parked: _Optional[bool] = ..., no_steps: _Optional[bool] = ...) -> None: ...
 
 class WorkerState(_message.Message):
     __slots__ = ("job", "worker", "workers", "state", "incarnation", "root_pid", "world_size", "ranks", "findings", "command", "exit_code", "action", "gpu", "nccl")
@@ -412,7 +431,7 @@ class Endpoint(_message.Message):
     def __init__(self, local_address: _Optional[str] = ..., local_port: _Optional[int] = ..., remote_address: _Optional[str] = ..., remote_port: _Optional[int] = ...) -> None: ...
 
 class WorkerRecord(_message.Message):
-    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named", "stored_bytes", "shared_bytes", "files", "partial_files")
+    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named", "stored_bytes", "shared_bytes", "files", "partial_files", "troubles")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -447,6 +466,7 @@ class WorkerRecord(_message.Message):
     SHARED_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FILES_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     node: str
@@ -481,7 +501,26 @@ class WorkerRecord(_message.Message):
     shared_bytes: int
     files: int
     partial_files: _containers.RepeatedCompositeFieldContainer[FileKept]
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial_files: _Optional[_Iterable[_Union[FileKept, _Mapping]]] = ...) -> None: ...
+    troubles: _containers.RepeatedCompositeFieldContainer[GpuTrouble]
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial_files: _Optional[_Iterable[_Union[FileKept, _Mapping]]] = ..., troubles: _Optional[_Iterable[_Union[GpuTrouble, _Mapping]]] = ...) -> None: ...
+
+class GpuTrouble(_message.Message):
+    __slots__ = ("uuid", "index", "kind", "code", "count", "source", "fresh")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    index: int
+    kind: TroubleKind
+    code: int
+    count: int
+    source: str
+    fresh: bool
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., kind: _Optional[_Union[TroubleKind, str]] = ..., code: _Optional[int] = ..., count: _Optional[int] = ..., source: _Optional[str] = ..., fresh: _Optional[bool] = ...) -> None: ...
 
 class FileKept(_message.Message):
     __slots__ = ("path", "size_bytes", "kept_bytes", "why")
@@ -554,7 +593,7 @@ class AttemptRecord(_message.Message):
     def __init__(self, attempt: _Optional[str] = ..., job: _Optional[str] = ..., state: _Optional[_Union[AttemptState, str]] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., stop: _Optional[bool] = ..., target: _Optional[int] = ..., deadline_s: _Optional[float] = ..., requested_unix_s: _Optional[float] = ..., reason: _Optional[str] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., timings: _Optional[_Iterable[_Union[PhaseTiming, _Mapping]]] = ..., pause_ms: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., owed: _Optional[_Iterable[int]] = ..., keep: _Optional[bool] = ..., world_size: _Optional[int] = ..., gpu: _Optional[bool] = ..., cause: _Optional[str] = ..., base: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s", "stored_bytes", "shared_bytes", "stores", "pinned", "pinned_unix_s", "deleting", "damaged", "verified_unix_s")
+    __slots__ = ("snapshot", "job", "epoch", "incarnation", "world_size", "step", "cut", "workers", "image_bytes", "digest", "committed_unix_s", "stored_bytes", "shared_bytes", "stores", "pinned", "pinned_unix_s", "deleting", "damaged", "verified_unix_s", "suspect")
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -574,6 +613,7 @@ class Snapshot(_message.Message):
     DELETING_FIELD_NUMBER: _ClassVar[int]
     DAMAGED_FIELD_NUMBER: _ClassVar[int]
     VERIFIED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
     snapshot: str
     job: str
     epoch: int
@@ -593,7 +633,8 @@ class Snapshot(_message.Message):
     deleting: str
     damaged: str
     verified_unix_s: float
-    def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., stores: _Optional[_Iterable[str]] = ..., pinned: _Optional[str] = ..., pinned_unix_s: _Optional[float] = ..., deleting: _Optional[str] = ..., damaged: _Optional[str] = ..., verified_unix_s: _Optional[float] = ...) -> None: ...
+    suspect: str
+    def __init__(self, snapshot: _Optional[str] = ..., job: _Optional[str] = ..., epoch: _Optional[int] = ..., incarnation: _Optional[int] = ..., world_size: _Optional[int] = ..., step: _Optional[int] = ..., cut: _Optional[_Union[Cut, str]] = ..., workers: _Optional[_Iterable[_Union[WorkerRecord, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., digest: _Optional[str] = ..., committed_unix_s: _Optional[float] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., stores: _Optional[_Iterable[str]] = ..., pinned: _Optional[str] = ..., pinned_unix_s: _Optional[float] = ..., deleting: _Optional[str] = ..., damaged: _Optional[str] = ..., verified_unix_s: _Optional[float] = ..., suspect: _Optional[str] = ...) -> None: ...
 
 class Retention(_message.Message):
     __slots__ = ("keep_last", "keep_for_s", "keep_bytes")
@@ -822,7 +863,7 @@ class StoryLine(_message.Message):
     def __init__(self, unix_s: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class JobRecovery(_message.Message):
-    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story", "ended", "ended_in")
+    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story", "suspects", "left_behind", "scratch", "ended", "ended_in")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -832,6 +873,9 @@ class JobRecovery(_message.Message):
     CRASH_STEP_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
+    SUSPECTS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ENDED_IN_FIELD_NUMBER: _ClassVar[int]
     job: str
@@ -843,9 +887,12 @@ class JobRecovery(_message.Message):
     crash_step: int
     skipped: _containers.RepeatedScalarFieldContainer[str]
     story: _containers.RepeatedCompositeFieldContainer[StoryLine]
+    suspects: _containers.RepeatedScalarFieldContainer[str]
+    left_behind: int
+    scratch: int
     ended: _containers.RepeatedScalarFieldContainer[int]
     ended_in: int
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ..., ended: _Optional[_Iterable[int]] = ..., ended_in: _Optional[int] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ..., suspects: _Optional[_Iterable[str]] = ..., left_behind: _Optional[int] = ..., scratch: _Optional[int] = ..., ended: _Optional[_Iterable[int]] = ..., ended_in: _Optional[int] = ...) -> None: ...
 
 class DrainedJob(_message.Message):
     __slots__ = ("job", "step", "snapshot", "why", "tries")
@@ -926,16 +973,18 @@ class NodeHistory(_message.Message):
     def __init__(self, node: _Optional[str] = ..., watched_s: _Optional[float] = ..., failures: _Optional[int] = ...) -> None: ...
 
 class JobHistory(_message.Message):
-    __slots__ = ("job", "watched_s", "failures", "nodes")
+    __slots__ = ("job", "watched_s", "failures", "nodes", "step_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WATCHED_S_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    STEP_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     watched_s: float
     failures: int
     nodes: _containers.RepeatedCompositeFieldContainer[NodeHistory]
-    def __init__(self, job: _Optional[str] = ..., watched_s: _Optional[float] = ..., failures: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeHistory, _Mapping]]] = ...) -> None: ...
+    step_s: float
+    def __init__(self, job: _Optional[str] = ..., watched_s: _Optional[float] = ..., failures: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeHistory, _Mapping]]] = ..., step_s: _Optional[float] = ...) -> None: ...
 
 class Timeline(_message.Message):
     __slots__ = ("job", "action", "timings", "left_out")

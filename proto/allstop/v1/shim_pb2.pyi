@@ -14,12 +14,16 @@ class NoticeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NOTICE_KIND_UNSPECIFIED: _ClassVar[NoticeKind]
     NOTICE_KIND_DRAIN: _ClassVar[NoticeKind]
     NOTICE_KIND_CHECKPOINT: _ClassVar[NoticeKind]
+    NOTICE_KIND_STOP: _ClassVar[NoticeKind]
+    NOTICE_KIND_END: _ClassVar[NoticeKind]
 NOTICE_KIND_UNSPECIFIED: NoticeKind
 NOTICE_KIND_DRAIN: NoticeKind
 NOTICE_KIND_CHECKPOINT: NoticeKind
+NOTICE_KIND_STOP: NoticeKind
+NOTICE_KIND_END: NoticeKind
 
 class ShimMessage(_message.Message):
-    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting", "done", "doing", "notice")
+    __slots__ = ("hello", "report", "result", "exited", "goodbye", "answer", "progress", "results", "log", "meeting", "done", "doing", "notice", "troubles")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +37,7 @@ class ShimMessage(_message.Message):
     DONE_FIELD_NUMBER: _ClassVar[int]
     DOING_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     result: OrderResult
@@ -46,7 +51,8 @@ class ShimMessage(_message.Message):
     done: StoreTaskResult
     doing: StoreTaskProgress
     notice: NoticeGiven
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., done: _Optional[_Union[StoreTaskResult, _Mapping]] = ..., doing: _Optional[_Union[StoreTaskProgress, _Mapping]] = ..., notice: _Optional[_Union[NoticeGiven, _Mapping]] = ...) -> None: ...
+    troubles: GpuTroubles
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., result: _Optional[_Union[OrderResult, _Mapping]] = ..., exited: _Optional[_Union[WorkerExited, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., results: _Optional[_Union[OrderResults, _Mapping]] = ..., log: _Optional[_Union[LogAnswer, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., done: _Optional[_Union[StoreTaskResult, _Mapping]] = ..., doing: _Optional[_Union[StoreTaskProgress, _Mapping]] = ..., notice: _Optional[_Union[NoticeGiven, _Mapping]] = ..., troubles: _Optional[_Union[GpuTroubles, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("facts", "highest_epoch", "workers", "session", "number")
@@ -70,6 +76,14 @@ class Report(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
     def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ...) -> None: ...
 
+class NoticeRefused(_message.Message):
+    __slots__ = ("kind", "reason")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    kind: NoticeKind
+    reason: str
+    def __init__(self, kind: _Optional[_Union[NoticeKind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class NoticeGiven(_message.Message):
     __slots__ = ("kind", "deadline_ms", "why")
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -80,19 +94,27 @@ class NoticeGiven(_message.Message):
     why: str
     def __init__(self, kind: _Optional[_Union[NoticeKind, str]] = ..., deadline_ms: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
+class GpuTroubles(_message.Message):
+    __slots__ = ("troubles",)
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    troubles: _containers.RepeatedCompositeFieldContainer[_records_pb2.GpuTrouble]
+    def __init__(self, troubles: _Optional[_Iterable[_Union[_records_pb2.GpuTrouble, _Mapping]]] = ...) -> None: ...
+
 class WorkerExited(_message.Message):
-    __slots__ = ("job", "worker", "incarnation", "exit_code", "log_tail")
+    __slots__ = ("job", "worker", "incarnation", "exit_code", "log_tail", "step")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     job: str
     worker: int
     incarnation: int
     exit_code: int
     log_tail: str
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., exit_code: _Optional[int] = ..., log_tail: _Optional[str] = ...) -> None: ...
+    step: int
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., incarnation: _Optional[int] = ..., exit_code: _Optional[int] = ..., log_tail: _Optional[str] = ..., step: _Optional[int] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason",)
@@ -117,7 +139,7 @@ class Progress(_message.Message):
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log", "meeting", "task")
+    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log", "meeting", "task", "refused")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +150,7 @@ class CoordinatorMessage(_message.Message):
     LOG_FIELD_NUMBER: _ClassVar[int]
     MEETING_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     order: Order
     fenced: Fenced
@@ -138,7 +161,8 @@ class CoordinatorMessage(_message.Message):
     log: LogQuestion
     meeting: Meeting
     task: StoreTask
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., task: _Optional[_Union[StoreTask, _Mapping]] = ...) -> None: ...
+    refused: NoticeRefused
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., task: _Optional[_Union[StoreTask, _Mapping]] = ..., refused: _Optional[_Union[NoticeRefused, _Mapping]] = ...) -> None: ...
 
 class StoreTask(_message.Message):
     __slots__ = ("epoch", "task", "job", "deadline_ms", "list", "collect", "verify", "cancel")

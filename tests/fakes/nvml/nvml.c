@@ -1,21 +1,24 @@
 /* A libnvidia-ml.so.1 that tells what a file says: pynvml, unchanged, is run over it.
 
-   FAKE_NVML names the file, read anew at every nvmlInit. Lines:
+   FAKE_NVML names the file, read anew whenever it is another one (put it there by a rename). Lines:
      driver VERSION | cuda NUMBER                    of the node
      gpu UUID                                        begins a GPU; its lines follow
      name TEXT | pci ADDRESS | total BYTES | free BYTES | capability MAJOR MINOR | minor N
      mig 0|1 | ecc VOLATILE AGGREGATE | remap CORRECTED UNCORRECTED PENDING FAILED | retired 0|1
-     persistence 0|1 | link INDEX | process PID BYTES
+     persistence 0|1 | link INDEX | process PID BYTES | recovery ACTION
+     events                                          of the node: it tells of events, see below
      fault FUNCTION ERROR|hang|crash [INDEX]         INDEX: for that GPU alone
-   What a GPU has no line for is NVML_ERROR_NOT_SUPPORTED. */
+   What a GPU has no line for is NVML_ERROR_NOT_SUPPORTED.
+   Events are lines that are appended to FAKE_NVML.events: INDEX TYPE DATA. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, TOO_SMALL = 7,
-       NO_DRIVER = 9 };
+       NO_DRIVER = 9, TIMEOUT = 10, RECOVERY_FIELD = 230 };
 enum { GPUS = 32, PROCESSES = 16, FAULTS = 16, TEXT = 96 };
 
 typedef struct { unsigned pid; unsigned long long used; unsigned instance, compute; } Process;
@@ -29,7 +32,8 @@ typedef struct {
 typedef struct {
     char uuid[TEXT], name[TEXT], pci[32];
     unsigned long long total, free, ecc[2];
-    int major, minor_version, minor, mig, has_ecc, has_remap, remap[4], retired, persistence;
+    int major, minor_version, minor, mig, has_ecc, has_remap, remap[4], retired, persistence,
+        recovery;
     int links[GPUS], process_count;
     Process processes[PROCESSES];
 } Gpu;
@@ -37,8 +41,10 @@ typedef struct {
 static struct { char function[64], how[16]; int index; } faults[FAULTS];
 static int fault_count;
 static char driver[TEXT];
-static int cuda, gpu_count, ready;
+static int cuda, gpu_count, ready, tells_events;
+static long events_read;
 static Gpu gpus[GPUS];
+static int load(void);
 
 static int faulty(const char *function, int index)
 {
@@ -61,6 +67,7 @@ static int faulty(const char *function, int index)
     do { \
         if (!ready) \
             return UNINITIALIZED; \
+        load(); \
         int failed = faulty(__func__, index); \
         if (failed) \
             return failed; \
@@ -95,6 +102,8 @@ static void gpu_line(Gpu *gpu, const char *word, const char *rest)
         gpu->retired = atoi(rest);
     else if (!strcmp(word, "persistence"))
         gpu->persistence = atoi(rest);
+    else if (!strcmp(word, "recovery"))
+        gpu->recovery = atoi(rest);
     else if (!strcmp(word, "link") && sscanf(rest, "%d", &link) == 1 && link >= 0 && link < GPUS)
         gpu->links[link] = 1;
     else if (!strcmp(word, "process") && sscanf(rest, "%u %llu", &pid, &used) == 2
@@ -112,6 +121,8 @@ static void line(const char *word, const char *rest)
         snprintf(driver, TEXT, "%.*s", TEXT - 1, rest);
     else if (!strcmp(word, "cuda"))
         cuda = atoi(rest);
+    else if (!strcmp(word, "events"))
+        tells_events = 1;
     else if (!strcmp(word, "fault") && fault_count < FAULTS) {
         faults[fault_count].index = -1;
         sscanf(rest, "%63s %15s %d", faults[fault_count].function, faults[fault_count].how,
@@ -120,22 +131,31 @@ static void line(const char *word, const char *rest)
     } else if (!strcmp(word, "gpu") && gpu_count < GPUS) {
         Gpu *gpu = &gpus[gpu_count];
         memset(gpu, 0, sizeof *gpu);
-        gpu->minor = gpu->mig = gpu->retired = gpu->persistence = -1;
+        gpu->minor = gpu->mig = gpu->retired = gpu->persistence = gpu->recovery = -1;
         snprintf(gpu->uuid, TEXT, "%.*s", TEXT - 1, rest);
         gpu_count++;
     } else
         gpu_line(&gpus[gpu_count ? gpu_count - 1 : 0], word, rest);
 }
 
-int nvmlInitWithFlags(unsigned flags)
+static int load(void)
 {
-    (void)flags;
+    static struct timespec written;
+    static ino_t number;
     char text[256], word[32];
     const char *path = getenv("FAKE_NVML");
+    struct stat now;
     FILE *file = path ? fopen(path, "r") : NULL;
     if (!file)
         return NO_DRIVER;
-    gpu_count = fault_count = 0;
+    fstat(fileno(file), &now);
+    if (now.st_ino == number && !memcmp(&now.st_mtim, &written, sizeof written)) {
+        fclose(file);
+        return SUCCESS;
+    }
+    number = now.st_ino;
+    written = now.st_mtim;
+    gpu_count = fault_count = tells_events = 0;
     while (fgets(text, sizeof text, file)) {
         text[strcspn(text, "\n")] = 0;
         int used = 0;
@@ -143,6 +163,15 @@ int nvmlInitWithFlags(unsigned flags)
             line(word, text + used);
     }
     fclose(file);
+    return SUCCESS;
+}
+
+int nvmlInitWithFlags(unsigned flags)
+{
+    (void)flags;
+    int failed = load();
+    if (failed)
+        return failed;
     ready = 1;
     BEGIN(-1);
     return SUCCESS;
@@ -304,5 +333,85 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *
     if (!into || room < *count)
         return TOO_SMALL;
     memcpy(into, gpu->processes, *count * sizeof *into);
+    return SUCCESS;
+}
+
+typedef struct {
+    Gpu *gpu;
+    unsigned long long type, data;
+    unsigned instance, compute;
+} Event;
+
+int nvmlEventSetCreate(void **set)
+{
+    BEGIN(-1);
+    *set = &events_read;
+    return tells_events ? SUCCESS : UNSUPPORTED;
+}
+
+int nvmlEventSetFree(void *set)
+{
+    (void)set;
+    BEGIN(-1);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetSupportedEventTypes(Gpu *gpu, unsigned long long *into)
+{
+    OF(gpu);
+    *into = 1 | 2 | 8; /* single and double bit errors, Xids */
+    return SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(Gpu *gpu, unsigned long long types, void *set)
+{
+    (void)set;
+    OF(gpu);
+    return types & ~(1ull | 2 | 8) ? INVALID : SUCCESS;
+}
+
+int nvmlEventSetWait_v2(void *set, Event *into, unsigned timeout_ms)
+{
+    (void)set;
+    BEGIN(-1);
+    char path[512], text[128];
+    snprintf(path, sizeof path, "%s.events", getenv("FAKE_NVML"));
+    for (unsigned waited_ms = 0; waited_ms <= timeout_ms; waited_ms += 5) {
+        FILE *file = fopen(path, "r");
+        int index;
+        if (file && !fseek(file, events_read, SEEK_SET) && fgets(text, sizeof text, file)
+            && strchr(text, '\n')) {
+            events_read = ftell(file);
+            fclose(file);
+            memset(into, 0, sizeof *into);
+            if (sscanf(text, "%d %llu %llu", &index, &into->type, &into->data) != 3 || index < 0
+                || index >= gpu_count)
+                return INVALID;
+            into->gpu = &gpus[index];
+            into->instance = into->compute = ~0u;
+            return SUCCESS;
+        }
+        if (file)
+            fclose(file);
+        usleep(5000);
+    }
+    return TIMEOUT;
+}
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned type, result;
+    unsigned long long value;
+} Field;
+
+int nvmlDeviceGetFieldValues(Gpu *gpu, int count, Field *fields)
+{
+    OF(gpu);
+    for (int at = 0; at < count; at++) {
+        int known = fields[at].field == RECOVERY_FIELD && gpu->recovery >= 0;
+        fields[at].result = known ? SUCCESS : UNSUPPORTED;
+        fields[at].value = known ? gpu->recovery : 0;
+    }
     return SUCCESS;
 }

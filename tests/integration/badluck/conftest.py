@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -43,9 +44,9 @@ async def start_pair(tmp_path: Path, criu_path: str) -> AsyncIterator[Start]:
     with ExitStack() as labs:
         made: list[Pair] = []
 
-        async def start(*hosts: str, spares: tuple[str, ...] = ()) -> Pair:
+        async def start(*hosts: str, spares: tuple[str, ...] = (), **fields: Any) -> Pair:
             lab = labs.enter_context(Lab(tmp_path / "lab", [*NODES, *hosts]))
-            made.append(Pair(lab, tmp_path, criu_path))
+            made.append(Pair(lab, tmp_path, criu_path, **fields))
             await made[-1].start(spares=spares)
             return made[-1]
 

@@ -96,6 +96,7 @@ class Pair:
     policy: Sequence[str] = POLICY
     env: Mapping[str, str] = field(default_factory=dict)  # of the shims beside workers, and theirs
     options: Sequence[str] = ()  # further ones of every shim
+    plane_env: Mapping[str, str] = field(default_factory=dict)  # of the coordinator
     deployment: Deployment = field(init=False)
     client: OperatorClient = field(init=False)
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -110,7 +111,10 @@ class Pair:
         """Start everything and wait until every rank steps."""
         for name in ("tell", "said", "steps", "criu"):
             (self.shared / name).mkdir(parents=True)
+        shims_env = self.deployment.env
+        self.deployment.env = {**shims_env, **self.plane_env}
         self.deployment.start_control_plane(*self.policy)
+        self.deployment.env = shims_env
         for node in NODES:
             self.start_worker(node)
         for name in spares:
@@ -171,7 +175,7 @@ class Pair:
     async def stall(self, rank: int) -> None:
         """Have a rank stay where it is until `untell`; the others wait for it in the same step."""
         self.tell(rank, "stall")
-        assert await self.said(rank) == "stalled"
+        assert await self.said(rank) == "stall"
 
     def untell(self, rank: int) -> None:
         """Have it behave again."""

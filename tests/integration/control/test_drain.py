@@ -126,6 +126,37 @@ async def test_a_notice_saves_what_stays_where_it_is(kind: str) -> None:
         assert await places(case) == ("node-0", "node-1")
 
 
+async def test_a_notice_that_is_refused_is_answered_with_the_reason() -> None:
+    slow = {0: Behaviour(late_s={Phase.PERSIST: 1.0})}
+    async with cluster(2, behaviours=slow) as case:
+        assert (await follow(case.client.checkpoint("llm"))).error is None
+        shim = case.shims[1]
+        orders = len(shim.orders)
+        kind = shim_pb2.NOTICE_KIND_DRAIN
+        await shim.say(notice=shim_pb2.NoticeGiven(kind=kind, deadline_ms=300, why="SIGTERM"))
+        await shim.until(lambda: len(shim.refused) == 2)  # nor is there time to save it at least
+        assert [told.kind for told in shim.refused] == [kind, shim_pb2.NOTICE_KIND_CHECKPOINT]
+        assert all("cannot end in the time allowed" in told.reason for told in shim.refused)
+        assert len(shim.orders) == orders, "nobody was held"
+        (job,) = await case.client.jobs()
+        assert job.state == "running"
+
+
+async def test_a_notice_to_stop_stops_the_whole_job_once() -> None:
+    async with cluster(2) as case:
+        stop = shim_pb2.NoticeGiven(
+            kind=shim_pb2.NOTICE_KIND_STOP, deadline_ms=20_000, why="its shim was told SIGTERM"
+        )
+        for shim in case.shims:
+            await shim.say(notice=stop)
+        found = await until(lambda: case.client.snapshots("llm"), lambda found: bool(found.latest))
+        shown = await case.client.show(found.latest)
+        assert shown.attempt is not None
+        assert (shown.attempt.stop, shown.attempt.cause) == (True, stop.why)
+        for shim in case.shims:
+            await shim.until(lambda shim=shim: Phase.STOP in shim.phases())  # type: ignore[misc]
+
+
 async def test_a_notice_that_is_no_kind_of_ours_ends_the_stream() -> None:
     async with cluster(1) as case:
         await case.shims[0].say(notice=shim_pb2.NoticeGiven(kind=77))  # type: ignore[arg-type]

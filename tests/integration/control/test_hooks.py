@@ -17,8 +17,9 @@ from prometheus_client import CollectorRegistry
 from coordinator.core.drain_records import DrainState
 from coordinator.core.errors import BadRequest, SetupError
 from coordinator.link.security import NO_TLS, Tls
-from coordinator.page.hooks import Admission, Wanted, read_token, wanted_of
+from coordinator.page.hooks import Admission, read_token
 from coordinator.page.serving import serving_page
+from coordinator.page.shapes import Wanted, all_wanted, wanted_of
 from tests.integration.control.test_recovery import until
 from tests.support.certificates import Certificates
 from tests.support.cluster import Cluster, cluster
@@ -118,6 +119,7 @@ async def test_a_certificate_of_an_operator_may_and_others_may_not(tmp_path: Pat
             {"kind": "DrainRequest", "spec": {"nodeName": "n1"}},
             Wanted("n1", 0.0, "DrainRequest"),
         ),
+        ({"address": "10.0.0.3"}, Wanted("", 0.0, "a notice by HTTP", "10.0.0.3")),
     ],
 )
 def test_shapes_that_are_understood(body: Any, wanted: Wanted) -> None:
@@ -130,6 +132,9 @@ def test_shapes_that_are_understood(body: Any, wanted: Wanted) -> None:
         {"node": 7},
         {"node": "n1", "deadline_s": "soon"},
         {"node": "n1", "deadline_s": True},
+        {"node": "n1", "deadline_s": float("nan")},
+        {"node": "n1", "deadline_s": 10**400},
+        {"address": 7},
         {"node": "n1", "time": "soon"},
         {"node": "n1", "time": "2026-05-28T20:27:20"},
         {"node": "n1", "time": "2020-01-01T00:00:00+00:00"},
@@ -139,6 +144,66 @@ def test_shapes_that_are_understood(body: Any, wanted: Wanted) -> None:
 def test_shapes_that_are_not(body: Any) -> None:
     with pytest.raises(BadRequest):
         wanted_of(body, NOW_S)
+
+
+RAY_NODES = [
+    {"NodeID": "aa", "NodeManagerAddress": "10.0.0.1", "NodeManagerHostname": "n1", "Alive": True},
+    {"NodeID": "bb", "NodeManagerAddress": "10.0.0.2", "NodeManagerHostname": "n2", "Alive": True},
+]
+
+
+def test_what_ray_tells() -> None:
+    ids = ["bb", "aa"]
+    at = {"deadline_ms": round((NOW_S + 60) * 1000), "preempted_ranks": [0], "nodes": RAY_NODES}
+    assert all_wanted({**at, "preempted_node_ids": ids}, NOW_S) == (
+        Wanted("n2", pytest.approx(60.0), "Ray drains its node", "10.0.0.2"),  # type: ignore[arg-type]
+        Wanted("n1", pytest.approx(60.0), "Ray drains its node", "10.0.0.1"),  # type: ignore[arg-type]
+    )
+    (one,) = all_wanted({**at, "deadline_ms": 0, "preempted_node_ids": ["aa"]}, NOW_S)
+    assert one.deadline_s == 0.0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"preempted_node_ids": []},
+        {"preempted_node_ids": "aa"},
+        {"preempted_node_ids": ["aa"]},
+        {"preempted_node_ids": ["cc"], "nodes": RAY_NODES},
+        {"preempted_node_ids": [[]], "nodes": RAY_NODES},
+        {"preempted_node_ids": ["aa"], "nodes": {}},
+        {"preempted_node_ids": ["aa"], "nodes": [{"NodeID": "aa"}]},
+        {"preempted_node_ids": ["aa"], "nodes": RAY_NODES, "deadline_ms": 1_000},
+        {"preempted_node_ids": ["aa"] * 2_000, "nodes": RAY_NODES},
+    ],
+)
+def test_what_ray_would_not_tell(body: Any) -> None:
+    with pytest.raises(BadRequest):
+        all_wanted(body, NOW_S)
+
+
+async def test_nodes_are_known_by_their_addresses_and_each_is_answered_for_itself() -> None:
+    async with cluster(2, spares=1) as case, page(case) as url:
+        addresses = {v.facts.node: v.facts.address for v in await case.client.nodes()}
+        nodes = [
+            {"NodeID": name, "NodeManagerAddress": address, "NodeManagerHostname": f"ip-{name}"}
+            for name, address in (*addresses.items(), ("gone", "192.0.2.1"))
+        ]
+        told = {"deadline_ms": 0, "preempted_node_ids": ["node-1", "gone"], "nodes": nodes}
+        status, answer = await post(url, told, token=TOKEN)
+        first, second = answer["drains"]
+        assert (status, first["drain"]["node"]) == (404, "node-1")
+        assert second["error"]["kind"] == "NotFound"
+        again = {"address": addresses["node-1"], "deadline_s": 60}
+        status, answer = await post(url, again, token=TOKEN)
+        assert (status, answer["drain"]["node"]) == (202, "node-1")
+        left_s = answer["drain"]["deadline_unix_s"] - answer["drain"]["requested_unix_s"]
+        assert left_s < 65, "what is told later, and is sooner, counts"
+
+        def drained(nodes: Any) -> bool:
+            return nodes[1].drain is not None and nodes[1].drain.state is DrainState.DRAINED
+
+        await until(case.client.nodes, drained)
 
 
 def test_a_token_is_a_secret(tmp_path: Path) -> None:

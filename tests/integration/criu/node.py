@@ -18,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.core.errors import AllstopError
+from coordinator.core.model import Finding
 from worker_shim.agent.putting_back import lacking
 from worker_shim.criu.driver import CriuDriver
 from worker_shim.criu.tasks import stat_fields, states
 from worker_shim.files.driver import LinuxFileDriver
 from worker_shim.files.port import OpenFile
 from worker_shim.network.driver import NftNetworkDriver
+from worker_shim.process import proc, watches
 from worker_shim.process.port import Tree, TreeProcess
 from worker_shim.process.runner import CommandRunner
+from worker_shim.process.view import view
 
 WAIT_S = 20.0
 AT_ONCE = 3
@@ -62,6 +65,14 @@ class Node:
         self._signal(root, signal.SIGSTOP)
         self._until(lambda: set(states(self.look(root).pids).values()) <= set("TZ"))
         return self.look(root)
+
+    def watches(self, root: int) -> tuple[Finding, ...]:
+        """What the preflight says of registrations of epoll."""
+        return tuple(watches.check(view(proc.look(root))))
+
+    async def settle(self, tree: Tree) -> int:
+        """End those that CRIU cannot dump."""
+        return await watches.end(tree)
 
     def go_on(self, root: int) -> None:
         """SIGCONT everything."""

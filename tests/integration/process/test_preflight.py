@@ -231,6 +231,39 @@ def test_a_tree_that_connects_all_the_time_is_no_outsider(tmp_path: Path) -> Non
     assert [text for text in found if "outside the tree" in text] == []
 
 
+SERVING = """
+import asyncio, pathlib
+async def served(reader, writer):
+    await reader.read(1)
+    writer.close()
+async def main():
+    await asyncio.start_unix_server(served, {path!r})
+    async def connect():
+        while True:
+            reader, writer = await asyncio.open_unix_connection({path!r})
+            writer.write(b"x")
+            await reader.read(1)
+            writer.close()
+    tasks = [asyncio.ensure_future(connect()) for _ in range(4)]
+    pathlib.Path({ready!r}).touch()
+    await asyncio.gather(*tasks)
+asyncio.run(main())
+"""
+
+
+def test_what_epoll_watches_for_a_moment_is_not_left_over(tmp_path: Path) -> None:
+    program = SERVING.format(path=str(tmp_path / "s"), ready=str(tmp_path / "ready"))
+    with (tmp_path / "err").open("wb") as err:
+        child = subprocess.Popen([sys.executable, "-c", program], stderr=err)
+    try:
+        _appears(tmp_path / "ready", child, tmp_path / "err")
+        found = {one.text for _ in range(LOOKS) for one in inspect(proc.look(child.pid))}
+    finally:
+        child.kill()
+        child.wait(10)
+    assert found == set()
+
+
 def test_a_terminal_is_refused(look: Look) -> None:
     master, slave = pty.openpty()
     try:

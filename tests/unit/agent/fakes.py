@@ -78,6 +78,11 @@ class FakeProcesses(Breakable):
         self.state = "T"
         return self.look(root_pid)
 
+    async def settle(self, tree: Tree) -> int:
+        self.called("settle")
+        assert self.state == "T", "what moves cannot be mended"
+        return 0
+
     async def go_on(self, root_pid: int) -> None:
         self.called("go_on")
         if self.state and not self.sticky:

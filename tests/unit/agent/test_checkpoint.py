@@ -124,6 +124,7 @@ async def test_a_late_rank_is_named_and_undone(rig: Rig) -> None:
 
 BROKEN = [
     ("process", "stop"),
+    ("process", "settle"),
     ("network", "lock"),
     ("files", "cut"),
     ("images", "dump"),

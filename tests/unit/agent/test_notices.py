@@ -6,12 +6,14 @@ import signal
 import time
 from typing import Any, cast
 
+import pytest
 from allstop.v1 import shim_pb2
 
 from worker_shim.agent.agent import Agent
 from worker_shim.agent.notices import Notices, Told
 
 DRAIN, CHECKPOINT = shim_pb2.NOTICE_KIND_DRAIN, shim_pb2.NOTICE_KIND_CHECKPOINT
+STOP, END = shim_pb2.NOTICE_KIND_STOP, shim_pb2.NOTICE_KIND_END
 
 
 class Busy:
@@ -20,6 +22,7 @@ class Busy:
     def __init__(self) -> None:
         self.busy, self.hellos, self.attached = True, 1, True
         self.sent: list[Any] = []
+        self.notice_refused: Any = None
 
     def send(self, message: shim_pb2.ShimMessage) -> bool:
         """A stream that is there or not."""
@@ -28,14 +31,14 @@ class Busy:
         return self.attached
 
 
-def told(agent: Busy, *, drains: bool = True, grace_s: float = 60.0) -> tuple[Notices, Told]:
-    notices = Notices(cast(Agent, agent), drains=drains, grace_s=grace_s)
+def told(agent: Busy, *, on_term: str = "drain", grace_s: float = 60.0) -> tuple[Notices, Told]:
+    notices = Notices(cast(Agent, agent), on_term=on_term, grace_s=grace_s)
     return notices, Told(notices)
 
 
 def test_without_on_term_it_ends_at_once() -> None:
     agent = Busy()
-    _, signals = told(agent, drains=False)
+    _, signals = told(agent, on_term="end")
     assert signals.ended_by is None
     signals.take(signal.SIGTERM)
     assert signals.ended_by == signal.SIGTERM
@@ -100,7 +103,7 @@ def test_each_leader_hears_of_it_and_one_that_was_away_later() -> None:
 def test_a_checkpoint_is_asked_for_once_a_signal_and_ends_nothing() -> None:
     agent = Busy()
     agent.attached = False
-    notices, signals = told(agent, drains=False)
+    notices, signals = told(agent, on_term="end")
     signals.take(signal.SIGUSR1)
     agent.attached = True
     notices.tell()
@@ -111,3 +114,90 @@ def test_a_checkpoint_is_asked_for_once_a_signal_and_ends_nothing() -> None:
     signals.take(signal.SIGUSR1)
     assert len(agent.sent) == 2
     assert signals.ended_by is None
+
+
+def test_jobs_are_stopped_and_the_end_is_no_loss() -> None:
+    agent = Busy()
+    notices, signals = told(agent, on_term="stop")
+    signals.take(signal.SIGTERM)
+    (notice,) = agent.sent
+    assert notice.kind == STOP
+    assert 59_000 < notice.deadline_ms <= 60_000
+    assert signals.ended_by is None
+    agent.busy = False
+    assert (signals.ended_by, signals.well) == (signal.SIGTERM, True)
+    assert not notices.end("told")
+
+
+def test_a_stop_is_asked_for_again_since_something_else_may_have_had_the_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent = Busy()
+    notices, signals = told(agent, on_term="stop")
+    signals.take(signal.SIGTERM)
+    notices.tell()
+    assert len(agent.sent) == 1
+    monkeypatch.setattr("worker_shim.agent.notices.AGAIN_S", 0.0)
+    notices.tell()
+    assert len(agent.sent) == 2
+
+
+def test_a_stop_that_is_refused_is_waited_for_no_longer_and_is_a_loss() -> None:
+    agent = Busy()
+    _, signals = told(agent, on_term="stop")
+    signals.take(signal.SIGTERM)
+    agent.notice_refused(shim_pb2.NoticeRefused(kind=STOP, reason="no time"))
+    assert (signals.ended_by, signals.well) == (signal.SIGTERM, False)
+
+
+def test_a_drain_that_is_refused_is_waited_for_since_the_jobs_are_saved_at_least() -> None:
+    agent = Busy()
+    _, signals = told(agent)
+    signals.take(signal.SIGTERM)
+    agent.notice_refused(shim_pb2.NoticeRefused(kind=DRAIN, reason="no nodes"))
+    agent.notice_refused(shim_pb2.NoticeRefused(kind=77, reason="of later"))  # type: ignore[arg-type]
+    assert signals.ended_by is None
+
+
+def test_a_second_signal_while_jobs_are_stopped_is_a_loss() -> None:
+    agent = Busy()
+    _, signals = told(agent, on_term="stop")
+    signals.take(signal.SIGTERM)
+    signals.take(signal.SIGTERM)
+    assert (signals.ended_by, signals.well) == (signal.SIGTERM, False)
+
+
+def test_a_clouds_notice_drains_and_the_shim_stays() -> None:
+    agent = Busy()
+    notices, signals = told(agent, on_term="end")
+    notices.node_goes("aws rebalance", "a recommendation", None)
+    notices.node_goes("aws", "spot: terminate", 120.0)
+    first, second = agent.sent
+    assert (first.kind, first.deadline_ms, first.why) == (DRAIN, 0, "a recommendation")
+    assert (second.kind, second.why) == (DRAIN, "spot: terminate")
+    assert 119_000 < second.deadline_ms <= 120_000
+    agent.hellos = 2
+    notices.called_off("aws rebalance")
+    notices.tell()
+    assert [notice.why for notice in agent.sent[2:]] == ["spot: terminate"]
+    agent.busy = False
+    assert signals.ended_by is None
+    signals.take(signal.SIGTERM)
+    assert (signals.ended_by, signals.well) == (signal.SIGTERM, False)
+
+
+def test_a_notice_that_leaves_no_time_is_refused_at_once() -> None:
+    agent = Busy()
+    notices, _ = told(agent)
+    notices.node_goes("aws", "spot: hibernate", 0.0)
+    notices.tell()
+    assert not agent.sent
+
+
+def test_the_end_is_told_where_something_lives() -> None:
+    agent = Busy()
+    notices, _ = told(agent)
+    assert notices.end("the shim was told SIGTERM")
+    assert [(sent.kind, sent.why) for sent in agent.sent] == [(END, "the shim was told SIGTERM")]
+    agent.attached = False
+    assert not notices.end("the shim was told SIGTERM")

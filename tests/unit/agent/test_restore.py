@@ -125,6 +125,19 @@ async def test_a_failed_restore_is_put_away(rig: Rig, driver: str, method: str, 
     assert rig.free()
 
 
+async def test_images_go_even_where_the_rest_cannot_be_put_away(rig: Rig) -> None:
+    """Nobody looks for them again: the next restore has a place of its own."""
+    saved = await rig.to("PERSIST")
+    await rig.back_to("RESTORE", saved)
+    rig.network.broken.add("unlock")
+    failed = (await rig.order("UNDO", "r1", kill=True)).failure
+    assert "unlock" in failed.what
+    assert not rig.staged()
+    rig.network.broken.clear()
+    await rig.back_to("RELEASE", saved, "r2")
+    assert rig.free()
+
+
 async def test_a_worker_that_was_released_already_is_put_away_too(rig: Rig) -> None:
     """Another worker of the job could not be released, so the restore failed as a whole."""
     saved = await rig.to("PERSIST")

@@ -120,13 +120,14 @@ def test_snapshots_tell_how_they_are_kept(cli: Cli, operator: FakeOperator) -> N
         cut=records.CUT_STEP,
         pinned="why",
         damaged="a chunk",
+        suspect="node-1: GPU 0: Xid 48",
         deleting="x",
     )
     problem = f"{NAME} being deleted: no node in reach sees the image store"
     reply = pb.ListSnapshotsReply(snapshots=[made], latest=NAME, problems=[problem])
     operator.replies["ListSnapshots"] = reply
     ran = cli("snapshots", "llm")
-    assert "(latest) (pinned) (damaged) (deleting)" in ran.out
+    assert "(latest) (pinned) (damaged) (suspect) (deleting)" in ran.out
     assert problem in ran.err
 
 

@@ -120,7 +120,7 @@ def test_nodes(cli: Cli, operator: FakeOperator) -> None:
     lost = records.NodeFacts(node="node-2", address="10.0.0.2")
     operator.replies["ListNodes"] = pb.ListNodesReply(
         nodes=[
-            pb.NodeView(facts=facts, state="attached"),
+            pb.NodeView(facts=facts, state="attached", health=["GPU 0: Xid 63, it [ignore]"]),
             pb.NodeView(facts=lost, state="lost", reason="its stream ended"),
         ]
     )
@@ -129,6 +129,7 @@ def test_nodes(cli: Cli, operator: FakeOperator) -> None:
     assert "spare" in table
     assert "5.4 GB" in table
     assert "lost: its stream ended" in table
+    assert table.splitlines()[-1] == "node-1: GPU 0: Xid 63, it [ignore]"
     views = cli("nodes", "-o", "json").json
     assert [view["facts"]["node"] for view in views] == ["node-1", "node-2"]
 

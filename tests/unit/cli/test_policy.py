@@ -82,7 +82,7 @@ def test_options_may_come_from_a_file(cli: Cli, operator: FakeOperator, tmp_path
     [
         ("--every 1m --auto --mtbf 1h", "once when"),
         ("--mtbf 1h", "once when"),
-        ("--every 1m --budget 2%", "--budget means nothing without --auto"),
+        ("--off --budget 2%", "--budget means nothing without --every"),
         ("--auto", "expected to fail"),
         ("--auto --mtbf 1h --least 2h --most 1h", "cannot be kept"),
         ("--auto --mtbf 1h --budget 100%", "below 100"),

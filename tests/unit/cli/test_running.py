@@ -171,6 +171,15 @@ def test_a_spare(shim: Shim) -> None:
     assert shim("shim", "--until-worker-ends")[0].until_worker_ends
 
 
+def test_what_tells_a_shim_that_its_node_goes(shim: Shim) -> None:
+    options, _ = shim("shim", "--on-term", "stop", "--term-grace", "90s")
+    assert (options.on_term, options.term_grace_s) == ("stop", 90.0)
+    assert (options.preemption, shim("shim")[0].on_term) == ("", "end")
+    url = "http://10.0.0.9:8080/latest"
+    options, _ = shim("shim", "--preemption", "aws", "--preemption-url", url)
+    assert (options.preemption, options.preemption_url) == ("aws", url)
+
+
 def test_a_worker(shim: Shim, tmp_path: Path) -> None:
     options, worker = shim(
         "shim", "--node", "n1", "--store", "/shared", "--linger", "2s", "run", "--job", "llm",

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core import commands, drain_events, events
+from coordinator.core import commands, drain_events, events, health_events
 from coordinator.core.errors import BadRequest, BugError, IllegalEvent, StoreError
 from coordinator.core.model import AttemptState, Cut, JobRecord, RestoreState
 from coordinator.core.policy import Policy
@@ -145,7 +145,7 @@ def test_an_event_of_no_known_kind_is_illegal(world: World) -> None:
 def test_every_event_has_a_door() -> None:
     from coordinator.core.control import _DOOR
 
-    told = (*vars(events).values(), *vars(drain_events).values())
+    told = [each for m in (events, drain_events, health_events) for each in vars(m).values()]
     leaves = {kind for kind in told if isinstance(kind, type)}
     concrete = {
         kind

@@ -7,73 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core import commands, events
-from coordinator.core.errors import NotFound
-from coordinator.core.failures import failure_of
-from coordinator.core.job_policy import JobPolicy, LastResort, OnFailure, RecoveryState
+from coordinator.core import events
+from coordinator.core.job_policy import JobPolicy, LastResort, RecoveryState
 from coordinator.core.model import AttemptState, Phase, RestoreState
-from tests.support.core_checks import answer_until, two_and_a_spare, until
+from tests.support.core_checks import answer_until, until
+from tests.support.core_recovery import POLICY, crash, run_on, serve, story, watched
 from tests.support.core_shims import Node, facts
 from tests.support.core_world import World
 
-POLICY = JobPolicy("llm", on_failure=OnFailure.RESTORE, tries=2, wait_s=60.0)
 S = RecoveryState
 
 
 @pytest.fixture
 def world() -> World:
-    """A job of two workers with a snapshot, a spare, and the policy."""
-    made = two_and_a_spare()
-    made.event(events.PolicyChanged(POLICY))
-    made.tick(2.0)
-    made.checkpoint("llm", "a1")
-    made.settle()
-    return made
+    return watched()
 
 
 def recovery(world: World) -> S:
     return world.control.recovery("llm").state
-
-
-def story(world: World) -> str:
-    return " | ".join(line.text for line in world.control.recovery("llm").story)
-
-
-def serve(world: World) -> commands.AskRestore:
-    """What the server does when a restore is wanted: the newest snapshot that is not skipped."""
-    (asked,) = world.wanted
-    world.wanted.clear()
-    left = [name for name in world.snapshots if name not in asked.skip]
-    if not left:
-        gone = failure_of(NotFound("job llm has no snapshot"))
-        world.event(events.RestoreUnready("llm", gone))
-        return asked
-    name = f"r{len(world.restores) + 1}-{world.now:.0f}"
-    world.event(
-        events.RestoreRequested(
-            "llm", name, world.snapshots[left[-1]], 0.0, 1000.0 + world.now,
-            tuple(n.facts for n in world.nodes.values() if n.attached),
-            cause=asked.cause, scratch=asked.scratch,
-        )
-    )  # fmt: skip
-    return asked
-
-
-def run_on(world: World, step: int) -> None:
-    """The ranks take steps, and tell."""
-    for node in world.nodes.values():
-        for worker in node.workers.values():
-            worker.boundaries = dict.fromkeys(worker.boundaries, step)
-        if node.attached:
-            world.report(node.name)
-
-
-def crash(world: World, name: str = "node-2", code: int = 1) -> None:
-    """The worker on a node ends."""
-    node = world.nodes[name]
-    for (job, number), worker in list(node.workers.items()):
-        world.event(events.WorkerExited(name, job, number, worker.incarnation, code))
-        node.workers.pop((job, number))
 
 
 def test_a_lost_node_is_replaced_by_itself(world: World) -> None:

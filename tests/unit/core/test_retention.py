@@ -71,6 +71,29 @@ def test_the_newest_whole_one_stays_beside_damaged_ones() -> None:
     assert gone(snapshots, Retention(keep_last=1)) == ["s0"]
 
 
+def suspect(snapshots: list[Snapshot], *at: int) -> list[Snapshot]:
+    why = "node-1: GPU 0: Xid 48"
+    return [replace(each, suspect=why) if i in at else each for i, each in enumerate(snapshots)]
+
+
+def test_suspect_ones_do_not_push_out_good_ones() -> None:
+    snapshots = suspect(days_ago(6, 5, 4, 3, 2, 1), 2, 4, 5)
+    assert gone(snapshots, LAST_2) == ["s0", "s2"]  # of good ones s1 and s3 are the last two
+    assert gone(days_ago(6, 5, 4, 3, 2, 1), LAST_2) == ["s0", "s1", "s2", "s3"]
+
+
+def test_suspect_ones_do_not_pile_up() -> None:
+    assert gone(suspect(days_ago(5, 4, 3, 2, 1), 1, 2, 3, 4), LAST_2) == ["s1", "s2"]
+
+
+def test_the_newest_good_one_stays_beside_suspect_ones() -> None:
+    snapshots = suspect(days_ago(9, 8, 2, 1), 2, 3)
+    assert gone(snapshots, WEEK) == ["s0"]
+    assert gone(snapshots, Retention(keep_bytes=1)) == ["s0", "s2"]
+    snapshots[1] = replace(snapshots[1], damaged="a chunk is missing")
+    assert gone(snapshots, WEEK) == ["s1"], "the newest that is both whole and good"
+
+
 def test_a_clock_that_went_back_makes_no_snapshot_older() -> None:
     """The leader that made s2 lived in last year."""
     snapshots = days_ago(3, 2, 365, 1)
@@ -111,13 +134,14 @@ def test_rules_are_told_in_words() -> None:
 
 SNAPSHOTS = st.lists(
     st.builds(
-        lambda stamp, size, pinned, broken: snapshot(
-            "", stamp, stored_bytes=size, pinned=pinned, damaged=broken
+        lambda stamp, size, pinned, broken, why: snapshot(
+            "", stamp, stored_bytes=size, pinned=pinned, damaged=broken, suspect=why
         ),
         st.floats(0, 2 * NOW),
         st.integers(0, 500),
         st.sampled_from(["", "", "the paper"]),
         st.sampled_from(["", "", "torn"]),
+        st.sampled_from(["", "", "Xid 48"]),
     ),
     max_size=12,
 ).map(lambda made: [replace(each, snapshot=f"s{at}") for at, each in enumerate(made)])
@@ -138,9 +162,12 @@ def test_what_must_stay_stays(
     assert not snapshots or {latest, snapshots[-1].snapshot} <= left
     whole = [each.snapshot for each in snapshots if not each.damaged]
     assert set(whole[-1:]) <= left
+    good = [each.snapshot for each in snapshots if not each.suspect]
+    assert set([name for name in good if name in whole][-1:]) <= left
     if not policy.keep_bytes:
         last = [each.snapshot for each in snapshots][-policy.keep_last or len(snapshots) :]
         assert not policy.keep_last or set(last) <= left
+        assert not policy.keep_last or set(good[-policy.keep_last :]) <= left
         if not (policy.keep_last or policy.keep_for_s):
             assert len(left) == len(snapshots)
 

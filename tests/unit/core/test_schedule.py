@@ -197,6 +197,44 @@ def test_a_clock_that_is_a_day_off_makes_one_checkpoint_early_or_one_interval_wh
         assert looking(schedule, 1201.0, 300.0) == pytest.approx(1300.0, abs=1.0)
 
 
+@pytest.mark.parametrize(
+    ("policy", "due"),
+    [
+        (replace(EVERY, interval_s=10.0, budget=0.02), 98.0),  # 2 s each
+        (replace(EVERY, interval_s=150.0, budget=0.02), 150.0),
+        (replace(STEPS, interval_steps=5, budget=0.02), 98.0),
+        (replace(AUTO, budget=0.002), 998.0),
+    ],
+)
+def test_the_budget_wins_over_every_interval(policy: JobPolicy, due: float) -> None:
+    schedule = Schedule()
+    schedule.set(policy)
+    looking(schedule, -5.0, 5.0)
+    schedule.attempt_ended(record(), 0.0)
+    assert looking(schedule, 1.0, 1200.0, speed=1.0) == pytest.approx(due, abs=1.0)
+
+
+def test_the_interval_is_computed_anew_after_each_attempt(schedule: Schedule) -> None:
+    schedule.set(AUTO)
+    found = []
+    for pause_ms in (2000, 8000, 8000):
+        schedule.attempt_ended(record(pause_ms=pause_ms), 0.0)
+        told = schedule.explain("llm", None, SIGHT, 1.0).interval
+        assert told is not None
+        found.append((told.seconds, told.lost_s_per_day))
+    assert found[0] < found[1] < found[2]
+    assert found[2][0] == pytest.approx(2 * found[0][0], rel=0.05)  # by the root of the cost
+
+
+def test_a_rank_that_takes_no_steps_is_not_to_be_parked(schedule: Schedule) -> None:
+    evaluating = replace(SIGHT, no_steps=True)
+    assert looking(schedule, 0.0, 500.0, evaluating) == float("inf")
+    assert "no steps" in schedule.explain("llm", None, evaluating, 500.0).waits
+    assert schedule.look(SIGHT, 501.0)
+    schedule.set(replace(EVERY, cut=Cut.FREEZE))
+    assert looking(schedule, 1000.0, 500.0, evaluating) < float("inf")
+
+
 def test_to_explain_another_policy_changes_nothing(schedule: Schedule) -> None:
     looking(schedule, 0.0, 10.0)
     told = schedule.explain("llm", replace(EVERY, interval_s=9.0), SIGHT, 10.0)
@@ -328,3 +366,14 @@ def test_a_node_that_comes_back_has_not_failed(world: World) -> None:
     world.tick(77.0)
     carry_out(world)
     assert all(not node.failures for node in world.histories["llm"].nodes)
+
+
+def test_ranks_that_begin_at_step_0_again_are_counted_from_there() -> None:
+    """A launcher such as torchrun may start them again without anybody being told."""
+    schedule = Schedule()
+    schedule.set(STEPS)
+    looking(schedule, 0.0, 10.0)
+    schedule.attempt_ended(record(step=1000), 11.0)
+    assert looking(schedule, 12.0, 5.0, replace(SIGHT, step=1020)) == float("inf")
+    due = looking(schedule, 20.0, 200.0, replace(SIGHT, step=3), speed=1.0)
+    assert due == pytest.approx(20.0 + STEPS.interval_steps, abs=1.0)

@@ -40,7 +40,9 @@ class Effects:
 
     def __init__(self) -> None:
         self.done: list[Any] = []
-        self.admit = self.defer = self.task = self.ask_checkpoint = self.done.append
+        self.admit = self.defer = self.task = self.refuse_notice = self.ask_checkpoint = (
+            self.done.append
+        )
         self.ask_restore = self.ask_drain = self.done.append
         self.order = self.fence = self.write = self.announce = self.refuse = self.done.append
 

@@ -9,12 +9,16 @@ Told by the file SHARED/tell/RANK, read at every step between the exchange and `
     open KIND…     open these and keep them until the file is gone; see ODD
     uring          write what io_uring_setup answers to SHARED/said/RANK
     exit CODE      end at once
+    evaluate       say that no steps are taken, and stay there until the file is gone
+    poison         be poisoned from now on: that is part of what is saved
+    bite           end at once with code 3, if poisoned
 
 With PAIR_GPU, a folder, each rank has the fake device of its local number: its chain of digests is
 in device memory alone, and 8 MiB beside it that must stay as they are. With PAIR_LOOSE in the
 environment a rank that is lost costs the others nothing: they step on.
 """
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -92,6 +96,7 @@ class Rank:
         self.number, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.shared = shared
         self.odd: list[int] = []
+        self.poisoned = False
         self.obeyed: list[str] = []
         self.peers: list[socket.socket] = []
         self.device = Device(self.number) if GPU else None
@@ -168,11 +173,14 @@ class Rank:
                 os.close(self.odd.pop())
             return
         verb, *rest = words
-        if verb == "stall":
-            self.write("said", "stalled")
-            while self.told()[:1] == ["stall"]:
-                time.sleep(STEP_S)
+        if verb in ("stall", "evaluate"):
+            self.stay(verb)
             self.obey()
+        elif verb == "poison":
+            self.poisoned = True
+            self.write("said", "poisoned")
+        elif verb == "bite" and self.poisoned:
+            os._exit(3)
         elif verb == "open":
             self.odd = open_odd(rest)
             self.write("said", "opened")
@@ -180,6 +188,15 @@ class Rank:
             self.write("said", str(make_io_uring()))
         elif verb == "exit":
             os._exit(int(rest[0]))
+
+    def stay(self, verb: str) -> None:
+        """Take no step while the file says so."""
+        from worker_shim.hook import no_steps
+
+        with no_steps() if verb == "evaluate" else contextlib.nullcontext():
+            self.write("said", verb)
+            while self.told()[:1] == [verb]:
+                time.sleep(STEP_S)
 
     def told(self) -> list[str]:
         """The words of the file; none when there is no file."""

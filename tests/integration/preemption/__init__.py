@@ -1,0 +1,1 @@
+"""Notices of clouds, read from servers that speak as theirs do."""

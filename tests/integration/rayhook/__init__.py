@@ -1,0 +1,1 @@
+"""What Ray itself tells of nodes that it drains, passed on."""

@@ -1,0 +1,114 @@
+"""No step for many usual ones is a failure, unless a rank says that it takes none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.core import events
+from coordinator.core.job_policy import RecoveryState
+from coordinator.core.model import Phase
+from tests.support.core_checks import until
+from tests.support.core_recovery import POLICY, crash, run_on, serve, story, watched
+from tests.support.core_world import World
+
+S = RecoveryState
+
+
+@pytest.fixture
+def world() -> World:
+    return watched()
+
+
+def recovery(world: World) -> S:
+    return world.control.recovery("llm").state
+
+
+def stepping(world: World, *, until: int = 130) -> None:
+    """Long enough for what a step usually takes to be known."""
+    for step in range(until - 30, until):
+        run_on(world, step)
+        world.tick(1.0)
+
+
+def say_no_steps(world: World, *, says: bool) -> None:
+    world.nodes["node-2"].workers[("llm", 1)].no_steps = says
+    world.report("node-2")
+
+
+def test_who_is_late_is_named(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    late = world.nodes["node-2"].workers[("llm", 1)]
+    late.boundaries = {2: 129, 3: 128}
+    world.report("node-2")
+    world.tick(35.0)
+    assert "rank 3 on node-2 at step 128, others at step 129" in serve(world).cause
+
+
+def test_a_rank_that_says_that_it_takes_no_steps_is_not_hung(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    say_no_steps(world, says=True)
+    world.tick(500.0)
+    assert not world.wanted
+    say_no_steps(world, says=False)
+    world.tick(25.0)
+    assert not world.wanted  # counted from when it is to step again
+    world.tick(10.0)
+    assert "no step for" in serve(world).cause
+
+
+def test_a_job_that_is_hung_stays_so_while_nothing_can_be_restored(world: World) -> None:
+    """It is whole all the time: that must not count as one more failure a second."""
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0, wait_s=30.0)))
+    world.snapshots["a1"] = replace(
+        world.snapshots["a1"],
+        workers=tuple(replace(w, kernel="7.0.0") for w in world.snapshots["a1"].workers),
+    )
+    stepping(world)
+    for _ in range(50):
+        world.tick(1.0)
+        if world.wanted:
+            serve(world)
+    assert recovery(world) is S.WAITING
+    assert world.control.recovery("llm").crashes == 1
+    run_on(world, 140)
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+    assert "whole again by itself" in story(world)
+
+
+def test_checkpoints_that_are_tried_in_vain_do_not_hide_a_hang(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=20.0)))
+    stepping(world)
+    for number in range(6):
+        if world.wanted:
+            break
+        world.tick(8.0)
+        until(world, Phase.PARK, f"b{number}")
+        world.tick(world.policy.park_s + 1.0)  # nobody comes to the target
+        world.settle()
+    assert "no step for 3" in serve(world).cause
+    assert number == 4
+
+
+def test_ranks_that_wait_for_one_that_has_ended_well_are_hung_too(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    crash(world, "node-2", 0)
+    world.tick(20.0)
+    assert not world.wanted
+    world.tick(15.0)
+    assert "no step for" in serve(world).cause
+
+
+def test_a_new_leader_knows_what_a_step_usually_takes(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    world.checkpoint("llm", "a2")
+    world.settle()
+    world.new_leader()
+    world.tick(world.policy.adopt_s + 33.0)
+    assert "no step for" in serve(world).cause

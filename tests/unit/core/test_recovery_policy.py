@@ -1,0 +1,153 @@
+"""Recoveries whose policy changes meanwhile, how long nodes are waited for, and what is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coordinator.core import events
+from coordinator.core.job_policy import JobPolicy, RecoveryState, When
+from coordinator.core.model import AttemptState, Phase
+from tests.support.core_checks import answer_until, until
+from tests.support.core_recovery import POLICY, crash, run_on, serve, story, watched
+from tests.support.core_shims import Node, facts
+from tests.support.core_world import World
+
+S = RecoveryState
+
+
+@pytest.fixture
+def world() -> World:
+    return watched()
+
+
+def recovery(world: World) -> S:
+    return world.control.recovery("llm").state
+
+
+def test_a_policy_that_is_changed_in_a_recovery_lets_it_go_on(world: World) -> None:
+    run_on(world, 60)
+    world.tick(2.0)
+    crash(world, step=60)
+    world.tick(2.5)
+    serve(world)
+    answer_until(world, Phase.CLEAR)
+    world.event(events.PolicyChanged(replace(POLICY, tries=5)))
+    world.tick(2.0)
+    assert not world.wanted  # not asked for twice
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+    told = world.control.recovery("llm")
+    assert (told.crashes, told.crash_step) == (1, 60)
+    assert world.recoveries["llm"] == told
+
+
+def test_a_policy_that_is_changed_during_an_attempt_counts_from_its_end(world: World) -> None:
+    until(world, Phase.DUMP, "a2")
+    soon = replace(POLICY, when=When.SECONDS, interval_s=20.0)
+    world.event(events.PolicyChanged(soon))
+    world.tick(2.0)
+    assert not world.due
+    world.settle()
+    assert world.control.attempt("a2").state is AttemptState.COMMITTED  # type: ignore[union-attr]
+    world.tick(18.0)
+    assert not world.due
+    world.tick(4.0)
+    assert [asked.job for asked in world.due] == ["llm"]
+
+
+def test_recovery_switched_on_during_an_attempt_answers_its_failure(world: World) -> None:
+    world.event(events.PolicyChanged(JobPolicy("llm")))
+    until(world, Phase.DUMP, "a2")
+    world.event(events.PolicyChanged(POLICY))
+    world.lose("node-2")
+    world.settle()
+    world.tick(POLICY.grace_s + 3.0)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+    assert world.control.restores()[-1].snapshot == "a1"
+
+
+def test_what_was_given_up_is_tried_again_with_a_new_policy(world: World) -> None:
+    world.lose("node-3", politely=True)
+    world.lose("node-2")
+    for _ in range(20):
+        world.tick(5.0)
+        if world.wanted:
+            serve(world)
+    assert recovery(world) is S.GIVEN_UP
+    world.node(Node(facts("node-5")))
+    world.tick(10.0)
+    assert not world.wanted
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(POLICY.grace_s + 3.0)
+    serve(world)
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world) is S.WATCHING
+
+
+def test_waiting_for_nodes_counts_from_when_they_were_lacking(world: World) -> None:
+    """Not from the failure: restores may have been tried for longer than that."""
+    world.event(events.PolicyChanged(replace(POLICY, wait_s=20.0, tries=9)))
+    crash(world)
+    for _ in range(8):
+        while not world.wanted:
+            world.tick(1.0)
+        serve(world)
+        answer_until(world, Phase.FETCH)
+        failed = next(o for o in world.orders if o.phase is Phase.FETCH)
+        world.orders.remove(failed)
+        world.event(world.nodes[failed.node].fail(failed, "a disk error"))
+        world.settle()
+    world.lose("node-2")
+    world.lose("node-3", politely=True)
+    while not world.wanted:
+        world.tick(1.0)
+    serve(world)
+    world.tick(15.0)
+    assert recovery(world) is S.WAITING
+
+
+def test_the_story_tells_of_policies_and_of_nodes_that_were_fenced(world: World) -> None:
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    serve(world)
+    world.settle()
+    world.attach("node-2")
+    assert "the policy is set: saved only when somebody asks; restored when it fails" in (
+        story(world)
+    )
+    assert "node-2 is fenced: worker 1 of job llm is of incarnation 1" in story(world)
+    assert world.recoveries["llm"] == world.control.recovery("llm")
+
+
+def test_of_three_workers_two_are_lost_within_a_second() -> None:
+    world = World()
+    for number in range(1, 6):
+        world.node(Node(facts(f"node-{number}")))
+    world.start("llm", ["node-1", "node-2", "node-3"])
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(2.0)
+    world.checkpoint("llm", "a1")
+    world.settle()
+    world.lose("node-1")
+    world.tick(0.6)
+    world.lose("node-3")
+    world.tick(POLICY.grace_s + 2.0)
+    asked = serve(world)
+    assert "node-1" in asked.cause
+    assert "node-3" in asked.cause
+    world.settle()
+    world.tick(3.0)
+    assert not world.wanted
+    assert len(world.control.restores()) == 1
+    (job,) = world.control.jobs()
+    assert set(job.nodes) == {"node-2", "node-4", "node-5"}
+    for name in ("node-1", "node-3"):
+        world.attach(name)
+        assert not world.nodes[name].workers

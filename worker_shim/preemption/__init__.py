@@ -1,0 +1,1 @@
+"""Notices of clouds that this machine goes, read from their metadata services."""
