@@ -37,6 +37,7 @@ FOREIGN_FLAGS = {
     "--node-rank",
     "--signal",
     "--max-restarts",
+    "--rdzv-backend",
 }  # torchrun's, sbatch's
 SOURCES = "\n".join(
     path.read_text()
