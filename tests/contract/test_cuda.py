@@ -7,6 +7,7 @@ driver, and what was not saved of its memory is lost.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
