@@ -5,16 +5,16 @@ Only what shims report and what the store holds; attempts and restores are not k
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
+from coordinator.core import homes
 from coordinator.core.errors import BugError
 from coordinator.core.events import NodeAttached, NodeReported, WorkerExited
 from coordinator.core.fit import Candidate
 from coordinator.core.known import ATTACHED, LEFT, Job, Node
 from coordinator.core.model import (
     AttemptRecord,
-    AttemptState,
     JobRecord,
     NodeFacts,
     RestoreRecord,
@@ -58,7 +58,7 @@ class Cluster:
         self.nodes[name] = node
         self._gone.pop(name, None)
         same = known is not None and known.session == event.session
-        self._look_at_homes(name, event.workers)
+        homes.look(self.jobs, name, [s for s in event.workers if s.state not in NO_STEPS])
         return self._take(node, event.workers, fresh=True, same=same)
 
     def report(self, event: NodeReported) -> list[Stale]:
@@ -179,25 +179,6 @@ class Cluster:
         if job is not None and failed and record.incarnation == job.incarnation:
             job.base = min(job.base, record.old_from or job.base)
             job.broken = job.broken or record.sure
-
-    def was_at(self, records: Iterable[AttemptRecord | RestoreRecord]) -> None:
-        """Earlier leaders' committed attempts and restores that run tell where workers were."""
-        for record in sorted(records, key=lambda each: each.incarnation):
-            job = self.jobs.get(record.job)
-            if job is None or not job.base <= record.incarnation <= job.incarnation:
-                continue
-            if isinstance(record, RestoreRecord) and record.state is RestoreState.RUNNING:
-                job.homes = {p.worker: p.to_node for p in record.plan.placements}
-            elif isinstance(record, AttemptRecord) and record.state is AttemptState.COMMITTED:
-                job.homes = dict(enumerate(record.nodes))
-
-    def _look_at_homes(self, node: str, workers: Sequence[WorkerState]) -> None:
-        lives = {(s.job, s.worker) for s in workers if s.state not in NO_STEPS}
-        for job in self.jobs.values():
-            if any(
-                at == node and (job.name, worker) not in lives for worker, at in job.homes.items()
-            ):
-                job.vacated = True
 
     def _has_ended(self, state: WorkerState) -> None:
         """A worker is gone, or was brought back by a restore and never ran.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from coordinator.core import checkpoint, drain_events, events, health_events, restore
+from coordinator.core import checkpoint, drain_events, events, health_events, homes, restore
 from coordinator.core.action import FOREVER
 from coordinator.core.adoption import HAVE_ENDED, Heir, id_of, later
 from coordinator.core.arrivals import put
@@ -137,7 +137,7 @@ class Control(Requests):
                 self._cluster.raise_incarnation(action.job, action.incarnation)
                 self._runs.spare(action)
             commands += self._after(action, first)
-        self._cluster.was_at(ended)
+        homes.remember(self._cluster.jobs, ended)
         retentions = {job.job: job.retention for job in jobs}
         return commands + self._keeper.adopt(snapshots, retentions, unix_s=unix_s, now=now)
 

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-SHORT = ("--minutes", "0.75", "--mtbf", "12")
+SHORT = ("--minutes", "0.6", "--mtbf", "10")
 ENDS_S_MAX = 30.0
 FIELDS = {"kills", "recoveries", "steps_repeated", "checkpoints", "goodput", "bit_exact", "seed"}
 
