@@ -16,7 +16,8 @@ BEGIN = """\
 
 Every shim on a node with an NVIDIA driver watches its GPUs: a helper process waits for the driver's
 events (Xids, memory errors, changes of the recovery action) and reads its counters every five
-seconds, and with `--dcgm-url http://127.0.0.1:9400/metrics` DCGM's exporter is read beside it. What
+seconds. With `--dcgm-url http://127.0.0.1:9400/metrics` DCGM's exporter is read beside it: Xids,
+row remaps, retired pages and, where its counters file has it, `DCGM_FI_DEV_ECC_DBE_VOL_TOTAL`. What
 happens is told to the leading coordinator, which looks it up in the rows below and then
 
 * **ignores** it: `allstop nodes` shows it, and that is all;

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from coordinator.core import committing
 from coordinator.core.action import FOREVER, Round
+from coordinator.core.gpu_health import GpuHealth
 from coordinator.core.keeper import Keeper
 from coordinator.core.model import Phase
 from coordinator.store.keeping import Keeping
@@ -110,6 +111,12 @@ def garbage_by_listing() -> Faults:
     return ("slow_drivers", "slow_machine")
 
 
+def nothing_is_suspect() -> Faults:
+    """What is known of GPUs is not asked when a snapshot is committed."""
+    GpuHealth.suspicion = lambda self, records: ""  # type: ignore[method-assign]
+    return ("slow_drivers",)
+
+
 PLANTS: dict[str, Callable[[], Faults]] = {
     "commit-without-epoch": commit_without_epoch,
     "vote-missing": vote_missing,
@@ -118,4 +125,5 @@ PLANTS: dict[str, Callable[[], Faults]] = {
     "old-epoch-obeyed": old_epoch_obeyed,
     "deleted-while-used": deleted_while_used,
     "garbage-by-listing": garbage_by_listing,
+    "nothing-is-suspect": nothing_is_suspect,
 }

@@ -27,6 +27,7 @@ PLANTS = {
     "old-epoch-obeyed": 240,
     "deleted-while-used": 20,
     "garbage-by-listing": 240,
+    "nothing-is-suspect": 40,
 }
 
 

@@ -15,6 +15,8 @@ HELP = {
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("counter", "Total number of double-bit volatile ECC errors."),
     "DCGM_FI_DEV_RETIRED_PENDING": ("counter", "Total number of pages pending retirement."),
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": ("gauge", "Whether remapping of rows has failed"),
+    "DCGM_FI_DEV_ROW_REMAP_FAILED": ("gauge", "The same, by its name in DCGM 4.7"),
+    "DCGM_FI_DEV_PAGE_RETIRED_PENDING": ("counter", "Pages pending, by its name in DCGM 4.7"),
     "DCGM_FI_DEV_ROW_REMAP_PENDING": ("gauge", "Whether remapping of rows is pending"),
 }
 

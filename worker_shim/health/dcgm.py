@@ -26,12 +26,15 @@ ANSWER_BYTES_MAX = 16 << 20
 PIECE_BYTES = 1 << 16
 ADDED = "_total"  # by the reader, to the name of a counter
 BLANK = 1 << 62  # DCGM's values for "not known" are near the end of 64 bits
-XID = "DCGM_FI_DEV_XID_ERRORS"  # the last one; 0: none
+# the last Xid, 0: none; names of DCGM before 4.7, and since
+XIDS = frozenset({"DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_XID_ERROR"})
 FIELDS: Mapping[str, str] = {
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": "ecc",
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": "remap_failed",
     "DCGM_FI_DEV_ROW_REMAP_PENDING": "remap_pending",
+    "DCGM_FI_DEV_ROW_REMAP_FAILED": "remap_failed",
     "DCGM_FI_DEV_RETIRED_PENDING": "remap_pending",
+    "DCGM_FI_DEV_PAGE_RETIRED_PENDING": "remap_pending",
 }
 
 
@@ -88,13 +91,13 @@ class DcgmWatch:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 name = sample.name.removesuffix(ADDED)
-                if name != XID and name not in FIELDS:
+                if name not in XIDS and name not in FIELDS:
                     continue
                 gpu = Counters(sample.labels.get("UUID", ""), _index(sample.labels.get("gpu", "")))
                 place = gpu.uuid or f"GPU {gpu.index}"
                 if not (gpu.uuid or gpu.index >= 0) or not _known(sample.value):
                     continue
-                if name == XID:
+                if name in XIDS:
                     self._xid(place, gpu, int(sample.value))
                 else:
                     before = seen.get(place, gpu)

@@ -59,6 +59,8 @@ async def test_the_last_xid_is_told_when_it_is_another(node: Exporter) -> None:
         ("DCGM_FI_DEV_ROW_REMAP_FAILURE", 1, K.REMAP_FAILED, 1),
         ("DCGM_FI_DEV_ROW_REMAP_PENDING", 1, K.REMAP_PENDING, 1),
         ("DCGM_FI_DEV_RETIRED_PENDING", 3, K.REMAP_PENDING, 1),
+        ("DCGM_FI_DEV_ROW_REMAP_FAILED", 1, K.REMAP_FAILED, 1),
+        ("DCGM_FI_DEV_PAGE_RETIRED_PENDING", 3, K.REMAP_PENDING, 1),
     ],
 )
 async def test_counters_are_told(
@@ -81,6 +83,13 @@ async def test_what_dcgm_does_not_know_is_nothing(node: Exporter) -> None:
         await source.look()
     assert told(source) == []
     assert not source.why
+
+
+async def test_the_name_of_dcgm_4_7_is_known_too() -> None:
+    source = DcgmWatch(Troubles(), "http://127.0.0.1:1/metrics")
+    for code in (0, 79):
+        source.take(f'DCGM_FI_DEV_XID_ERROR{{gpu="0",UUID="{A}"}} {code}\n')
+    assert told(source) == [(A, K.XID, 79, 1, True)]
 
 
 async def test_a_gpu_without_a_uuid_goes_by_its_number() -> None:
