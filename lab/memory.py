@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lab.errors import LabUnavailable
 
-CLONE_NEWNS = 0x00020000
+CLONE_NEWNS, CLONE_FS = 0x00020000, 0x00000200
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 MNT_DETACH = 2
 
@@ -56,6 +56,7 @@ def in_memory(directory: Path, size_bytes: int) -> Iterator[None]:
                 _call("umount2", place, MNT_DETACH)
         finally:
             here = os.getcwd()
+            _call("unshare", CLONE_FS)  # from threads made meanwhile: they would forbid it
             _call("setns", before, CLONE_NEWNS)
             os.chdir(here)  # setns goes to the root
     finally:

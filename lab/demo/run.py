@@ -98,24 +98,34 @@ class Interruption:
 
     def __init__(self) -> None:
         self._cancel: Callable[[], object] | None = None
+        self._come = False
 
     async def obeyed_by(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`; an interruption cancels it, and raises KeyboardInterrupt when it has ended.
 
+        Also where it ends otherwise than by that, as when something it was at is gone meanwhile.
         Nothing is raised into the callback that happens to run: a library's would swallow it.
         """
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
         self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
         try:
-            return await work
+            done = await work
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
+        except Exception as error:
+            if self._come:
+                raise KeyboardInterrupt from error
+            raise
         finally:
             self._cancel = None
+        if self._come:
+            raise KeyboardInterrupt
+        return done
 
     def interrupt(self) -> None:
         """Called by a signal's handler."""
+        self._come = True
         if self._cancel is None:
             raise KeyboardInterrupt
         self._cancel()
