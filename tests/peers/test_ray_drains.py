@@ -16,23 +16,26 @@ import pytest
 from allstop.v1 import shim_pb2
 
 from bench.recovery.contender import REPOSITORY, python
+from bench.recovery.environments import make
+from bench.recovery.ray_train import VERSION
 from coordinator.codec import to_proto
 from coordinator.core.drain_records import DrainState
 from tests.integration.control.test_hooks import TOKEN, page
 from tests.integration.control.test_recovery import until
 from tests.support.cluster import cluster
 
-PROGRAMS = Path(__file__).with_name("programs")
+PROGRAMS = Path(__file__).with_name("programs_ray")
 RAY = python("ray")
 SECOND = "127.0.0.2"
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(180),
-    pytest.mark.skipif(not RAY.exists(), reason="needs Ray (make bench-recovery installs it)"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1000)]
 
 Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray() -> None:
+    make("ray", [f"ray[train]=={VERSION}"], "import ray.train.torch")
 
 
 @pytest.fixture

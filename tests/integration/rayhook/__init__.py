@@ -1,1 +1,0 @@
-"""What Ray itself tells of nodes that it drains, passed on."""
