@@ -25,7 +25,7 @@ from coordinator.core.cluster import Cluster
 from coordinator.core.commands import AskDrain, Command
 from coordinator.core.drain_events import DrainRequested
 from coordinator.core.drain_records import DrainRecord, DrainState
-from coordinator.core.errors import AllstopError
+from coordinator.core.errors import AllstopError, NoPlan
 from coordinator.core.health_events import GpuTroubleTold
 from coordinator.core.health_records import GpuTrouble
 from coordinator.core.health_rules import HealthRule, HealthRules, Verdict
@@ -40,7 +40,6 @@ UNANSWERED_S = 60.0  # a drain that was asked for is recorded or was refused by 
 USE_S = 10.0  # for a worker to be seen that has just begun to use a GPU
 LINES_MAX = 8  # decisions about a node that are shown
 HEEDED_MAX = 4096
-NO_OTHERS = "NoPlan"
 
 
 class Recoveries(Protocol):
@@ -137,7 +136,7 @@ class GpuHealth:
         if leaving is None or leaving.asked_at is None:
             return False
         again, leaving.refused, leaving.asked_at = leaving.refused, True, None
-        if type(error).__name__ == NO_OTHERS:
+        if isinstance(error, NoPlan):
             self._say(event.node, f"it cannot be drained yet: {error.what}")
             self._later(leaving, now)
             return again

@@ -307,7 +307,8 @@ class Recovery:
             self._ask(now)
             return
         step = (standing.crash_step if itself else 0) or self.step
-        self._put(crash_loop.crashed(self.record, step, why) if itself else self.record)
+        if itself:
+            self._put(crash_loop.crashed(self.record, step, why))
         self._keep(why=why)
         self._move(S.RECOVERING, f"the run has ended at step {step}: {why}", now)
         crashes, loop_step = self.record.crashes, self.record.crash_step

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from pathlib import Path
 
-from coordinator.core.errors import AllstopError
-from lab.errors import LabError
+from tests.chaos.exits import ended
 from tests.chaos.faults import KINDS
 from tests.chaos.options import ChaosOptions
 from tests.chaos.run import run_chaos
-
-INTERRUPTED = 130
 
 
 def main() -> int:
@@ -31,16 +27,9 @@ def main() -> int:
     if unknown := sorted(set(only) - set(KINDS)):
         parser.error(f"there is no kind of fault {', '.join(unknown)}")
     options = ChaosOptions(minutes=given.minutes, seed=given.seed, keep=given.keep, only=only)
-    try:
-        summary = run_chaos(options)
-    except KeyboardInterrupt:
-        print("interrupted; nothing is left behind", file=sys.stderr)
-        return INTERRUPTED
-    except (LabError, AllstopError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(summary), flush=True)
-    return 1 if summary["violations"] or summary["jobs_hurt"] else 0
+    return ended(
+        lambda: run_chaos(options), lambda found: not (found["violations"] or found["jobs_hurt"])
+    )
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from coordinator.core.errors import AllstopError
 from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, RestoreState
@@ -54,18 +55,38 @@ def run_chaos(options: ChaosOptions) -> dict[str, Any]:
             keep(root, options.keep)
 
 
-async def play(world: World, driver: Driver, history: History) -> Seen:
-    """Start, drive, and collect what was seen, however far it came."""
+class Plays(Protocol):
+    """Who drives a run."""
+
+    async def play(self) -> None:
+        """Everything; raises when it does not come to its end."""
+
+
+@contextlib.asynccontextmanager
+async def played(
+    world: World, driver: Plays, history: History, *, settle_s: float = 0.0
+) -> AsyncIterator[Seen]:
+    """Start and drive; gives what etcd and the diaries have seen, however far it came."""
     try:
         try:
             await world.start()
             await driver.play()
         except (NeverCame, AllstopError, LabError) as error:
             history.violation(f"the run did not come to its end: {error}")
-        await asyncio.sleep(MONITORS_S)
-        return Seen(
+        await asyncio.sleep(settle_s)
+        yield Seen(
             etcd=await whole_history(world.kv),
             steps={rank: list(steps) for rank, steps in world.diaries.look().items()},
+        )
+    finally:
+        await world.close()
+
+
+async def play(world: World, driver: Driver, history: History) -> Seen:
+    """Everything, and what the monitors have seen beside it."""
+    async with played(world, driver, history, settle_s=MONITORS_S) as seen:
+        return replace(
+            seen,
             dumps=read_dumps(world.root / "criu", NODES),
             locks=read_locks(world.root / "locks", NODES),
             dump_s={
@@ -76,8 +97,6 @@ async def play(world: World, driver: Driver, history: History) -> Seen:
             },
             ghosts=lines_of(world.root / "ghosts"),
         )
-    finally:
-        await world.close()
 
 
 def summary(

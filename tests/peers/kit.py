@@ -162,6 +162,28 @@ class Peer:
 
         await until(f"the loss of {nodes}", lost)
 
+    async def moves_twice(self) -> None:
+        """Saved at one step, n1 lost; saved again, and nobody left of where it was."""
+        await self.steps(2, 20)
+        assert await self.unfit() == []
+
+        first = await self.snapshot()
+        assert (first.world_size, self.saved_at(first)) == (2, {0: first.step, 1: first.step})
+        await self.steps(2, first.step + 10)  # it goes on, not only once it is restored
+        self.lose("n1")
+        await self.is_lost("n1")
+        await self.restore()
+        await self.steps(2, first.step + 10)
+
+        second = await self.snapshot()
+        assert second.step > first.step
+        self.lose("n0", "n2")
+        await self.is_lost("n0", "n2")
+        last = await self.restore(old_run_ended=True)  # nobody is left who could say so
+        assert last.restore is not None
+        assert last.restore.plan is not None
+        assert {place.to_node for place in last.restore.plan.placements} == {"n3", "n4"}
+
     async def ended(self) -> dict[str, Any]:
         """What the job wrote when it was done."""
         try:

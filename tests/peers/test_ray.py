@@ -93,22 +93,7 @@ async def test_a_whole_ray_cluster_moves(
     assert expected["steps"] == EPOCHS * STEPS_AN_EPOCH
     peer = Peer(make_lab(["n0", "n1", "n2", "n3", "n4"]), tmp_path / "shared", criu_path)
     peer.start(nodes(peer.lab, peer.shared, places[1]), [SETTINGS, SETTINGS])
-    await peer.steps(2, 20)
-    assert await peer.unfit() == []
-
-    first = await peer.snapshot()
-    assert (first.world_size, peer.saved_at(first)) == (2, {0: first.step, 1: first.step})
-    await peer.steps(2, first.step + 10)  # it goes on, not only once it is restored
-    peer.lose("n1")
-    await peer.is_lost("n1")
-    await peer.restore()
-    await peer.steps(2, first.step + 10)
-
-    second = await peer.snapshot()
-    assert second.step > first.step
-    peer.lose("n0", "n2")
-    await peer.is_lost("n0", "n2")
-    await peer.restore(old_run_ended=True)
+    await peer.moves_twice()
     assert await peer.ended() == expected
     results[f"ray[train]=={VERSION}"] = {
         "undisturbed": expected,

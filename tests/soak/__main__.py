@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from pathlib import Path
 
-from coordinator.core.errors import AllstopError
-from lab.errors import LabError
+from tests.chaos.exits import ended
 from tests.soak.options import SoakOptions
 from tests.soak.run import run_soak
-
-INTERRUPTED = 130
 
 
 def main() -> int:
@@ -27,16 +23,9 @@ def main() -> int:
     options = SoakOptions(
         minutes=given.minutes, seed=given.seed, mtbf_s=given.mtbf, keep=given.keep
     )
-    try:
-        summary = run_soak(options)
-    except KeyboardInterrupt:
-        print("interrupted; nothing is left behind", file=sys.stderr)
-        return INTERRUPTED
-    except (LabError, AllstopError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(json.dumps(summary), flush=True)
-    return 1 if summary["violations"] or not summary["bit_exact"] else 0
+    return ended(
+        lambda: run_soak(options), lambda found: found["bit_exact"] and not found["violations"]
+    )
 
 
 if __name__ == "__main__":

@@ -9,18 +9,16 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
-from coordinator.core.errors import AllstopError, StoreError
+from coordinator.core.errors import StoreError
 from coordinator.core.model import RestoreRecord, RestoreState, Snapshot
 from lab import Lab
 from lab.demo.run import interruptible
-from lab.errors import LabError
 from tests.chaos.checker import every_step_is_the_same, finals
 from tests.chaos.history import History
 from tests.chaos.options import HOSTS
-from tests.chaos.run import keep, stage
-from tests.chaos.seen import Seen, whole_history
+from tests.chaos.run import keep, played, stage
+from tests.chaos.seen import Seen
 from tests.chaos.training import read, undisturbed
-from tests.chaos.world import NeverCame
 from tests.soak import checks
 from tests.soak.driver import Driver
 from tests.soak.options import SoakOptions
@@ -59,19 +57,9 @@ def run_soak(options: SoakOptions) -> dict[str, Any]:
 
 
 async def play(world: SoakWorld, driver: Driver, history: History) -> Seen:
-    """Start, drive, and collect what was seen, however far it came."""
-    try:
-        try:
-            await world.start()
-            await driver.play()
-        except (NeverCame, AllstopError, LabError) as error:
-            history.violation(f"the run did not come to its end: {error}")
-        return Seen(
-            etcd=await whole_history(world.kv),
-            steps={rank: list(steps) for rank, steps in world.diaries.look().items()},
-        )
-    finally:
-        await world.close()
+    """Everything, and what was seen of it."""
+    async with played(world, driver, history) as seen:
+        return seen
 
 
 def tell(seen: Seen, history: History) -> None:

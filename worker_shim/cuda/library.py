@@ -16,6 +16,7 @@ from worker_shim.cuda import devices
 from worker_shim.cuda.guard import require_alive, require_survived
 from worker_shim.cuda.port import CudaState, GpuProcess
 from worker_shim.cuda.results import refusal
+from worker_shim.process.ending import end_helper
 from worker_shim.process.port import Tree
 
 STATES = (
@@ -182,14 +183,8 @@ class LibraryCuda:
 
     async def _end(self) -> None:
         helper, self._helper = self._helper, None
-        if helper is None or helper.returncode is not None:
-            return
-        helper.kill()
-        try:
-            async with asyncio.timeout(END_S):
-                await helper.wait()
-        except TimeoutError:
-            return  # it hangs in the kernel; the next one is started beside it
+        if helper is not None:
+            await end_helper(helper, within_s=END_S)
 
 
 def _loop_time(until: float) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from worker_shim.health.troubles import Troubles, counters_of
+from worker_shim.process.ending import end_helper
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +96,7 @@ class NvmlWatch:
         try:
             return await self._read(self._helper)
         finally:
-            await self._end(self._helper)
+            await end_helper(self._helper, within_s=END_S)
             self._helper = None
             self._answer()
 
@@ -137,13 +138,3 @@ class NvmlWatch:
         for each in asked:
             if not each.done():
                 each.set_result(None)
-
-    async def _end(self, helper: asyncio.subprocess.Process) -> None:
-        if helper.returncode is not None:
-            return
-        helper.kill()
-        try:
-            async with asyncio.timeout(END_S):
-                await helper.wait()
-        except TimeoutError:
-            return  # it hangs in the kernel; the next one is started beside it

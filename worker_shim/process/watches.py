@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
-from coordinator.core.errors import DriverError
 from coordinator.core.model import Finding, Severity
 from worker_shim.process.port import Tree
 from worker_shim.process.proc import KCMP_NUMBER
+from worker_shim.process.runner import CommandRunner
 from worker_shim.process.view import Descriptor, ProcessView, TreeView, descriptor_targets
 
 EPOLL = "anon_inode:[eventpoll]"
@@ -113,23 +113,13 @@ async def end(tree: Tree) -> int:
     watches = [watch for watch in left_over(seen) if watch.ends]
     if not watches:
         return 0
-    helper = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-ESs", HELPER, json.dumps([astuple(watch)[:5] for watch in watches])),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
+    told = json.dumps([astuple(watch)[:5] for watch in watches])
+    argv = [sys.executable, "-ESs", HELPER, told]
+    finished = await CommandRunner().run(argv, deadline_s=HELPER_S_MAX)
+    finished.require(
+        f"cannot end {len(watches)} registrations of epoll",
+        advice="the shim needs root with CAP_SYS_PTRACE, and Linux 5.6 or newer",
     )
-    try:
-        _, words = await asyncio.wait_for(helper.communicate(), HELPER_S_MAX)
-    except TimeoutError:
-        helper.kill()
-        await helper.wait()
-        words = f"it took over {HELPER_S_MAX:g} s".encode()
-    if helper.returncode != 0:
-        raise DriverError(
-            f"cannot end {len(watches)} registrations of epoll: {words.decode()[-300:].strip()}",
-            advice="the shim needs root with CAP_SYS_PTRACE, and Linux 5.6 or newer",
-        )
     return len(watches)
 
 

@@ -10,7 +10,7 @@ from coordinator.core import events
 from coordinator.core.job_policy import RecoveryState
 from coordinator.core.model import Phase
 from tests.support.core_checks import until
-from tests.support.core_recovery import POLICY, crash, run_on, serve, story, watched
+from tests.support.core_recovery import POLICY, crash, recovery, run_on, serve, story, watched
 from tests.support.core_world import World
 
 S = RecoveryState
@@ -19,10 +19,6 @@ S = RecoveryState
 @pytest.fixture
 def world() -> World:
     return watched()
-
-
-def recovery(world: World) -> S:
-    return world.control.recovery("llm").state
 
 
 def stepping(world: World, *, until: int = 130) -> None:
@@ -72,11 +68,11 @@ def test_a_job_that_is_hung_stays_so_while_nothing_can_be_restored(world: World)
         world.tick(1.0)
         if world.wanted:
             serve(world)
-    assert recovery(world) is S.WAITING
+    assert recovery(world).state is S.WAITING
     assert world.control.recovery("llm").crashes == 1
     run_on(world, 140)
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
     assert "whole again by itself" in story(world)
 
 

@@ -11,7 +11,7 @@ from coordinator.core import events
 from coordinator.core.job_policy import JobPolicy, LastResort, RecoveryState
 from coordinator.core.model import AttemptState, Phase, RestoreState
 from tests.support.core_checks import answer_until, until
-from tests.support.core_recovery import POLICY, crash, run_on, serve, story, watched
+from tests.support.core_recovery import POLICY, crash, recovery, run_on, serve, story, watched
 from tests.support.core_shims import Node, facts
 from tests.support.core_world import World
 
@@ -21,10 +21,6 @@ S = RecoveryState
 @pytest.fixture
 def world() -> World:
     return watched()
-
-
-def recovery(world: World) -> S:
-    return world.control.recovery("llm").state
 
 
 def test_a_lost_node_is_replaced_by_itself(world: World) -> None:
@@ -39,7 +35,7 @@ def test_a_lost_node_is_replaced_by_itself(world: World) -> None:
     assert record.state is RestoreState.RUNNING
     assert "node-2 is lost" in record.cause
     world.tick(3.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
     assert not world.wanted
     assert "the run has ended" in story(world)
     assert f"runs from a1 ({record.restore})" in story(world)
@@ -60,7 +56,7 @@ def test_a_crash_is_answered_at_once(world: World) -> None:
     assert "worker 1 on node-2 was ended by signal 11" in serve(world).cause
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
 
 
 def test_two_nodes_lost_within_a_second_are_one_recovery(world: World) -> None:
@@ -73,14 +69,14 @@ def test_two_nodes_lost_within_a_second_are_one_recovery(world: World) -> None:
     assert "node-1" in asked.cause
     assert "node-2" in asked.cause
     # nobody of the run is in reach: it may go on where nobody sees it, so nothing is restored
-    assert recovery(world) is S.WAITING
+    assert recovery(world).state is S.WAITING
     assert "waits for nodes" in story(world)
     world.attach("node-1")
     world.tick(7.0)
     serve(world)
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
 
 
 @pytest.mark.parametrize("phase", [Phase.FETCH, Phase.CLEAR, Phase.RESTORE, Phase.RELEASE])
@@ -99,9 +95,9 @@ def test_a_failure_during_the_recovery_is_recovered_from(world: World, phase: Ph
             serve(world)
             world.settle()
         world.tick(5.0)
-        if recovery(world) is S.WATCHING and not world.wanted:
+        if recovery(world).state is S.WATCHING and not world.wanted:
             break
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
     assert world.control.restores()[-1].state is RestoreState.RUNNING
 
 
@@ -114,7 +110,7 @@ def test_a_failure_during_an_attempt_waits_for_its_undoing(world: World) -> None
     serve(world)
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
     assert world.control.restores()[-1].snapshot == "a1"
 
 
@@ -124,7 +120,7 @@ def test_a_job_that_ended_well_is_finished(world: World) -> None:
     assert not world.wanted  # the other one is about to
     crash(world, "node-2", 0)
     world.tick(2.0)
-    assert recovery(world) is S.FINISHED
+    assert recovery(world).state is S.FINISHED
     world.tick(100.0)
     assert not world.wanted
 
@@ -141,7 +137,7 @@ def test_a_new_leader_knows_who_ended_well(world: World, ended: int) -> None:
     if ended == 1:
         crash(world, "node-2", 0)
         world.tick(2.0)
-    assert recovery(world) is S.FINISHED
+    assert recovery(world).state is S.FINISHED
 
 
 @pytest.mark.parametrize("shims_leave", [("node-1",), ("node-1", "node-2")])
@@ -156,7 +152,7 @@ def test_a_shim_that_leaves_after_its_worker_ended_well_is_no_loss(
             world.tick(100.0)
             assert not world.wanted  # the other worker still has something to do
     world.tick(2.0)
-    assert recovery(world) is S.FINISHED
+    assert recovery(world).state is S.FINISHED
     assert "all workers ended with exit code 0" in story(world)
     world.tick(100.0)
     assert not world.wanted
@@ -168,7 +164,7 @@ def test_a_job_that_was_stopped_is_finished(world: World) -> None:
     for name in ("node-1", "node-2"):
         crash(world, name, -15)
     world.tick(30.0)
-    assert recovery(world) is S.FINISHED
+    assert recovery(world).state is S.FINISHED
     assert not world.wanted
 
 
@@ -176,7 +172,7 @@ def test_shims_that_are_told_to_end_end_the_job(world: World) -> None:
     world.lose("node-1", politely=True)
     world.lose("node-2", politely=True)
     world.tick(30.0)
-    assert recovery(world) is S.FINISHED
+    assert recovery(world).state is S.FINISHED
     assert not world.wanted
 
 
@@ -185,7 +181,7 @@ def test_without_a_spare_it_waits_and_begins_the_moment_one_is_there(world: Worl
     world.lose("node-2")
     world.tick(POLICY.grace_s + 2.0)
     serve(world)
-    assert recovery(world) is S.WAITING
+    assert recovery(world).state is S.WAITING
     world.tick(1.0)
     world.wanted.clear()
     world.node(Node(facts("node-5")))
@@ -193,7 +189,7 @@ def test_without_a_spare_it_waits_and_begins_the_moment_one_is_there(world: Worl
     serve(world)
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
 
 
 def test_nodes_are_not_waited_for_forever(world: World) -> None:
@@ -203,7 +199,7 @@ def test_nodes_are_not_waited_for_forever(world: World) -> None:
         world.tick(5.0)
         if world.wanted:
             serve(world)
-    assert recovery(world) is S.GIVEN_UP
+    assert recovery(world).state is S.GIVEN_UP
     assert "no nodes that can take it within 60 s" in story(world)
     assert not world.nodes["node-1"].workers  # what was left of it was ended
     world.tick(100.0)
@@ -242,7 +238,7 @@ def test_when_no_snapshot_is_left_it_is_given_up(world: World) -> None:
             serve(world)
             world.settle()
             world.tick(2.0)
-    assert recovery(world) is S.GIVEN_UP
+    assert recovery(world).state is S.GIVEN_UP
     assert "no snapshot left" in story(world)
 
 
@@ -261,7 +257,7 @@ def test_or_started_from_scratch(world: World) -> None:
             break
     assert world.control.restores()[-1].cold
     assert world.control.restores()[-1].state is RestoreState.RUNNING
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
 
 
 def test_hung_is_a_failure_where_the_policy_says_so(world: World) -> None:
@@ -275,7 +271,7 @@ def test_hung_is_a_failure_where_the_policy_says_so(world: World) -> None:
     assert re.search(r"no step for 3\d s, usually one in [01]\.\d s", serve(world).cause)
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
 
 
 def test_a_node_that_returns_after_its_worker_was_moved_is_fenced(world: World) -> None:
@@ -303,7 +299,7 @@ def test_a_new_leader_goes_on_with_it(world: World) -> None:
     serve(world)
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
     assert "the run has ended" in story(world)
 
 
@@ -322,7 +318,7 @@ def test_an_operators_restore_is_not_disturbed(world: World) -> None:
     world.settle()
     world.tick(5.0)
     assert not world.wanted
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
     assert world.control.attempt("a1").state is AttemptState.COMMITTED  # type: ignore[union-attr]
 
 
@@ -344,11 +340,11 @@ def test_both_nodes_and_the_leader_are_lost_and_a_node_comes_back_empty(
     world.new_leader()
     world.tick(world.policy.adopt_s + POLICY.grace_s + 5.0)
     serve(world)
-    assert recovery(world) is S.WAITING
+    assert recovery(world).state is S.WAITING
     for name in lost:
         world.attach(name, new_session=True)
     world.tick(2.0)
     serve(world)
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING

@@ -10,7 +10,7 @@ from coordinator.core import events
 from coordinator.core.job_policy import JobPolicy, RecoveryState, When
 from coordinator.core.model import AttemptState, Phase
 from tests.support.core_checks import answer_until, until
-from tests.support.core_recovery import POLICY, crash, run_on, serve, story, watched
+from tests.support.core_recovery import POLICY, crash, recovery, run_on, serve, story, watched
 from tests.support.core_shims import Node, facts
 from tests.support.core_world import World
 
@@ -20,10 +20,6 @@ S = RecoveryState
 @pytest.fixture
 def world() -> World:
     return watched()
-
-
-def recovery(world: World) -> S:
-    return world.control.recovery("llm").state
 
 
 def test_a_policy_that_is_changed_in_a_recovery_lets_it_go_on(world: World) -> None:
@@ -38,7 +34,7 @@ def test_a_policy_that_is_changed_in_a_recovery_lets_it_go_on(world: World) -> N
     assert not world.wanted  # not asked for twice
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
     told = world.control.recovery("llm")
     assert (told.crashes, told.crash_step) == (1, 60)
     assert world.recoveries["llm"] == told
@@ -68,7 +64,7 @@ def test_recovery_switched_on_during_an_attempt_answers_its_failure(world: World
     serve(world)
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
     assert world.control.restores()[-1].snapshot == "a1"
 
 
@@ -79,7 +75,7 @@ def test_what_was_given_up_is_tried_again_with_a_new_policy(world: World) -> Non
         world.tick(5.0)
         if world.wanted:
             serve(world)
-    assert recovery(world) is S.GIVEN_UP
+    assert recovery(world).state is S.GIVEN_UP
     world.node(Node(facts("node-5")))
     world.tick(10.0)
     assert not world.wanted
@@ -88,7 +84,7 @@ def test_what_was_given_up_is_tried_again_with_a_new_policy(world: World) -> Non
     serve(world)
     world.settle()
     world.tick(2.0)
-    assert recovery(world) is S.WATCHING
+    assert recovery(world).state is S.WATCHING
 
 
 def test_waiting_for_nodes_counts_from_when_they_were_lacking(world: World) -> None:
@@ -110,7 +106,7 @@ def test_waiting_for_nodes_counts_from_when_they_were_lacking(world: World) -> N
         world.tick(1.0)
     serve(world)
     world.tick(15.0)
-    assert recovery(world) is S.WAITING
+    assert recovery(world).state is S.WAITING
 
 
 def test_the_story_tells_of_policies_and_of_nodes_that_were_fenced(world: World) -> None:
