@@ -18,7 +18,7 @@ from rich.console import Console
 from bench.recovery import picture, table
 from bench.recovery.allstop_policy import Allstop
 from bench.recovery.contender import REPOSITORY, Contender
-from bench.recovery.counting import marked_lines
+from bench.recovery.counting import statements
 from bench.recovery.playing import play
 from bench.recovery.ray_train import RayTrain
 from bench.recovery.schedule import draw
@@ -104,7 +104,7 @@ class Bench:
             "name": one.name,
             "title": one.title,
             "state": one.state,
-            "lines": marked_lines(one.script.read_text()),
+            "statements": statements(one.script.read_text()),
             "left_out": left_out,
         }
         order = [each.name for each in contenders()]

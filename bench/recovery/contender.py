@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,6 +50,12 @@ class Stage:
     def host(self, name: str) -> Host:
         return self.lab.hosts[name]
 
+    def add_empty_host(self, name: str) -> None:
+        """A lost host as another machine of its name and address: nothing is on its disk."""
+        for path in self.host(name).disk.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self.lab.add_host(name)
+
     def job_options(self) -> list[str]:
         """The same for every script."""
         return ["--epochs", str(self.epochs), "--result", str(self.result)]
@@ -83,7 +90,7 @@ class Contender(Protocol):
     script: Path  # what is trained
     ranks: str  # regular expression of a rank's command line
     state: str  # what becomes of the dead worker's state, in a few words
-    restores_logs: bool  # what a restored job has printed before is put back with it
+    restores_logs: bool  # a restored job's output is put back, and goes on between step and line
 
     def prepare(self) -> None:
         """Make what it needs to run; raises SetupError with the reason where it cannot."""

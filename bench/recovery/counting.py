@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import statistics
 from collections import Counter
@@ -13,6 +14,7 @@ from bench.recovery.watching import Seen
 TOGETHER_S = 0.005  # lines closer than this came in one go, through whatever forwards them
 AROUND = 1  # a stop for a checkpoint may show before or after the step it is named for
 BEGIN, END, LINE = "# fault tolerance: begin", "# fault tolerance: end", "# fault tolerance"
+HARNESS = "# for the bench"  # what only this bench asks for, inside of that
 
 
 @dataclass(frozen=True)
@@ -29,16 +31,23 @@ class Recovery:
 
 
 def recovery(
-    seen: Sequence[Seen], node: str, killed_at: float, quiet_at: float, until: float
+    seen: Sequence[Seen],
+    node: str,
+    killed_at: float,
+    quiet_at: float,
+    until: float,
+    *,
+    parked: bool = False,
 ) -> Recovery:
     """What the kill at `killed_at` cost, judged by the steps before the next one at `until`.
 
-    Lines up to `quiet_at` were on their way when it came. All times are monotonic. Without a step
-    after it, `resumed_s` and `new_s` are -1.
+    Lines up to `quiet_at` were on their way when it came. With `parked` the first line after it is
+    of a step that was done before: the job was saved between a step and its line. All times are
+    monotonic. Without a step after it, `resumed_s` and `new_s` are -1.
     """
     steps = [one for one in seen if not one.saved]
     last = max((one.step for one in steps if one.at <= quiet_at), default=0)
-    after = [one for one in steps if quiet_at < one.at < until]
+    after = [one for one in steps if quiet_at < one.at < until][1 if parked else 0 :]
     new = next((one for one in after if one.step > last), None)
     return Recovery(
         node=node,
@@ -51,10 +60,12 @@ def recovery(
     )
 
 
-def stopped_s(seen: Sequence[Seen], checkpoints: Iterable[int], kills: Sequence[float]) -> float:
+def stopped_s(
+    seen: Sequence[Seen], checkpoints: Iterable[int], outages: Sequence[tuple[float, float]]
+) -> float:
     """For how long the job stood still for checkpoints: gaps beside their steps, less a usual one.
 
-    A gap in which a node was lost is none of a checkpoint's.
+    A gap that reaches into an outage (from a kill to the first step after it) is none of theirs.
     """
     steps = [one for one in seen if not one.saved]
     gaps = [(a.step, a.at, b.at) for a, b in itertools.pairwise(steps)]
@@ -67,21 +78,32 @@ def stopped_s(seen: Sequence[Seen], checkpoints: Iterable[int], kills: Sequence[
         near = sorted(
             end - begin
             for at, begin, end in gaps
-            if abs(at - step) <= AROUND and not any(begin <= kill <= end for kill in kills)
+            if abs(at - step) <= AROUND
+            and not any(begin < back and end > lost for lost, back in outages)
         )
         taken += sum(max(0.0, gap - usual) for gap in near[-times:])
     return taken
 
 
-def marked_lines(source: str) -> int:
-    """Lines of code that stand in a script for fault tolerance alone, by its own marks."""
-    count, inside = 0, False
-    for line in (each.strip() for each in source.splitlines()):
-        if line in (BEGIN, END):
-            inside = line == BEGIN
-        elif line and not line.startswith("#") and (inside or line.endswith(LINE)):
-            count += 1
-    return count
+def statements(source: str) -> int:
+    """Statements that stand in a script for fault tolerance alone, by its own marks.
+
+    However they are laid out; docstrings and what the bench itself asks for are none.
+    """
+    marked, inside = set(), False
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.strip() in (BEGIN, END):
+            inside = line.strip() == BEGIN
+        elif (inside or line.endswith(LINE)) and not line.endswith(HARNESS):
+            marked.add(number)
+    return sum(
+        isinstance(each, ast.stmt) and each.lineno in marked and not _is_text(each)
+        for each in ast.walk(ast.parse(source))
+    )
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 @dataclass(frozen=True)

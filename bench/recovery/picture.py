@@ -1,4 +1,4 @@
-"""Where the time of a run went, as a picture in SVG: a bar a contender, medians of its runs."""
+"""Where the time of a run went, as a picture in SVG: a bar a contender, its median run."""
 
 from __future__ import annotations
 
@@ -50,10 +50,13 @@ def svg(found: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "</svg>\n"])
 
 
-def median_parts(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    """Medians of each part over the runs that finished; empty without any."""
-    done = [parts_of(run) for run in runs if run["contender"] == name and run["finished"]]
-    return [statistics.median(values) for values in zip(*done, strict=True)]
+def median_parts(runs: Sequence[Mapping[str, Any]], name: str) -> tuple[float, ...]:
+    """The parts of the run whose total is the median (the lower of two); empty without any."""
+    done = [run for run in runs if run["contender"] == name and run["finished"]]
+    if not done:
+        return ()
+    middle = statistics.median_low([run["wall_s"] for run in done])
+    return parts_of(next(run for run in done if run["wall_s"] == middle))
 
 
 def legend() -> list[str]:

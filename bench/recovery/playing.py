@@ -129,7 +129,7 @@ class _Play:
             return
         since = time.monotonic() - self.trains_since
         if self.away and since >= RETURN_S:
-            self.stage.lab.add_host(self.away)
+            self.stage.add_empty_host(self.away)
             self.contender.returned(self.stage, self.away)
             self.away = ""
         elif not self.away and self.kills and since >= self.kills[0].after_s:
@@ -177,9 +177,13 @@ class _Play:
         found.checkpoints += self.contender.checkpoints(self.stage)
         times = [at for _, at, _ in self.lost]
         borders = [*times, ended + 1]
+        outages: list[tuple[float, float]] = []
         for (node, at, quiet_at), until in zip(self.lost, borders[1:], strict=True):
-            found.recoveries.append(recovery(self.seen, node, at, quiet_at, until))
-        found.stopped_s = stopped_s(self.seen, found.checkpoints, times)
+            parked = self.contender.restores_logs
+            back = recovery(self.seen, node, at, quiet_at, until, parked=parked)
+            found.recoveries.append(back)
+            outages.append((at, at + back.resumed_s if back.resumed_s > 0 else until))
+        found.stopped_s = stopped_s(self.seen, found.checkpoints, outages)
         found.course = thinned([(one.at - first, one.step) for one in self.seen if not one.saved])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from bench.recovery.counting import Spread
@@ -16,7 +16,7 @@ HEADER = (
     "total s",
     "against the plain script",
     "s stopped for checkpoints",
-    "lines for fault tolerance",
+    "statements for fault tolerance",
     "same bits at the end",
     "state of the dead worker",
 )
@@ -31,12 +31,17 @@ def figure(spread: Spread | None, form: str = "{:.1f}") -> str:
 
 
 def row(
-    told: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], plain: Mapping[int, Any]
+    told: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    plain: Mapping[int, Any],
+    digests: Set[str],
 ) -> list[str]:
-    """One contender: `told` is what is known without a run, `plain` the plain runs by seed."""
+    """One contender: `told` is what is known without a run, `plain` the plain runs by seed,
+    `digests` what runs without kills end with.
+    """
     done = [run for run in runs if run["finished"]]
-    kills = [kill for run in done for kill in run["recoveries"]]
-    same = sum(same_bits(run, told["digest"]) for run in done)
+    kills = [kill for run in done for kill in run["recoveries"] if kill["new_s"] >= 0]
+    same = sum(run["digest"] in digests for run in done)
     walls = [run["wall_s"] for run in done]
     ratios = [run["wall_s"] / plain[run["seed"]]["wall_s"] for run in done if run["seed"] in plain]
     return [
@@ -47,7 +52,7 @@ def row(
         figure(Spread.of(walls)),
         figure(Spread.of(ratios), "{:.2f}"),
         figure(Spread.of([run["stopped_s"] for run in done])),
-        str(told["lines"]),
+        str(told["statements"]),
         "-"
         if not done
         else "yes"
@@ -59,19 +64,27 @@ def row(
     ]
 
 
-def same_bits(run: Mapping[str, Any], digest: str) -> bool:
-    """Whether a run ended with the very bits of the undisturbed one that has this digest."""
-    return bool(digest) and run["digest"] == digest
+def undisturbed_digests(found: Mapping[str, Any], name: str) -> frozenset[str]:
+    """What the contender's own runs without kills end with; without any, the plain script's.
 
-
-def undisturbed_digest(found: Mapping[str, Any], name: str) -> str:
-    """That of the contender's own run without kills; without such a run, the plain script's.
-
-    Kills are drawn anew for each round, the training never: one run stands for all.
+    More than one: it does not train alike each time, and any of them counts as its bits.
     """
-    own = [run for run in found["undisturbed"] if run["contender"] == name]
-    plain = [run for run in found["runs"] if run["contender"] == "plain"]
-    return next((run["digest"] for run in (*own, *plain) if run["finished"]), "")
+    own = {run["digest"] for run in found["undisturbed"] if run["contender"] == name}
+    plain = {run["digest"] for run in found["runs"] if run["contender"] == "plain"}
+    return frozenset((own - {""}) or (plain - {""}))
+
+
+def trouble(found: Mapping[str, Any]) -> list[str]:
+    """Runs that did not finish, or were hit less often than was asked, a line each."""
+    lines, wanted = [], found["settings"]["kills"]
+    titles = {told["name"]: told["title"] for told in found["contenders"]}
+    for run in found["runs"]:
+        who = f"{titles.get(run['contender'], run['contender'])}, round {run['seed']}"
+        if not run["finished"]:
+            lines.append(f"{who}: {run['why'].splitlines()[0] if run['why'] else 'not finished'}")
+        elif run["contender"] != "plain" and len(run["recoveries"]) != wanted:
+            lines.append(f"{who}: {len(run['recoveries'])} of {wanted} nodes were lost")
+    return lines
 
 
 def markdown(found: Mapping[str, Any]) -> str:
@@ -81,12 +94,13 @@ def markdown(found: Mapping[str, Any]) -> str:
     for told in found["contenders"]:
         runs = [run for run in found["runs"] if run["contender"] == told["name"]]
         if runs:
-            digest = undisturbed_digest(found, told["name"])
-            rows.append(row({**told, "digest": digest}, runs, plain))
+            rows.append(row(told, runs, plain, undisturbed_digests(found, told["name"])))
     lines = ["| " + " | ".join(each) + " |" for each in rows]
     for told in found["contenders"]:
         if told["left_out"]:
             lines += ["", f"{told['title']} did not run: {told['left_out']}"]
+    for line in trouble(found):
+        lines += ["", line]
     return "\n".join(lines)
 
 
@@ -100,7 +114,7 @@ def whole(found: Mapping[str, Any]) -> str:
         f"the shared folder in {settings['shared'].replace('disk', 'a disk')}"
     )
     lines = [f"* {line}" for line in undisturbed(found).splitlines()]
-    quiet = ["", "Without any kill (one run each):", "", *lines] if lines else []
+    quiet = ["", "Without any kill:", "", *lines] if lines else []
     return "\n".join([markdown(found), "", f"Played on {where}.", *quiet])
 
 
@@ -112,14 +126,23 @@ def put_into(page: str, found: Mapping[str, Any]) -> str:
 
 
 def undisturbed(found: Mapping[str, Any]) -> str:
-    """What each costs while nothing fails, a line each."""
-    plain = undisturbed_digest(found, "plain")
+    """What each costs while nothing fails, a line each; medians of its runs."""
+    plain = undisturbed_digests(found, "plain")
     lines = []
     for told in found["contenders"]:
-        for run in found["undisturbed"]:
-            if run["contender"] == told["name"] and run["finished"]:
-                bits = "the plain script's bits" if same_bits(run, plain) else "other bits"
-                number = len(run["checkpoints"])
-                stopped = f"{run['stopped_s']:.1f} s stopped in {number} checkpoints"
-                lines.append(f"{told['title']}: {run['wall_s']:.1f} s, {stopped}, {bits}")
+        name = told["name"]
+        runs = [run for run in found["undisturbed"] if run["contender"] == name]
+        done = [run for run in runs if run["finished"]]
+        if not done:
+            continue
+        digests = {run["digest"] for run in done}
+        bits = "the plain script's bits" if digests <= plain else "other bits"
+        if len(digests) > 1:
+            bits += f", {len(digests)} different ends in {len(done)} runs"
+        wall = figure(Spread.of([run["wall_s"] for run in done]))
+        stopped = figure(Spread.of([run["stopped_s"] for run in done]))
+        number = figure(Spread.of([len(run["checkpoints"]) for run in done]), "{:.0f}")
+        lines.append(
+            f"{told['title']}: {wall} s, {stopped} s stopped in {number} checkpoints, {bits}"
+        )
     return "\n".join(lines)

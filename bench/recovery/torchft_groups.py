@@ -12,6 +12,8 @@ from bench.recovery.contender import JOBS, NODES, RANKS, RANKS_PER_NODE, SPARE, 
 from bench.recovery.environments import make
 
 RELEASE, NIGHTLY = "torchft==0.2.0", "torchft-nightly==2026.10.26"
+TORCHDATA = "torchdata==0.11.0"
+SAVE_EVERY = 10  # epochs between two files for when all groups go down
 PORT = 29510
 MASTER_PORT = 29600
 
@@ -30,11 +32,9 @@ class Torchft(Basic):
         self.package = package
         self.name, version = package.split("==")
         self.title = f"{self.name.replace('-', ' ')} {version}"
-        self.state = (
-            "lost; a new group takes parameters from a living one, not its place in the data"
-        )
+        self.state = "lost; a new group takes parameters from a living one, its place from a file"
         if package == RELEASE:
-            self.state = "lost; here the survivors' too: all begin anew from nothing"
+            self.state = "lost, mostly the survivors' too; then all start again from a file"
         self._groups = {
             node: list(range(index * RANKS_PER_NODE, (index + 1) * RANKS_PER_NODE))
             for index, node in enumerate(NODES)
@@ -42,7 +42,7 @@ class Torchft(Basic):
         self._spare = SPARE
 
     def prepare(self) -> None:
-        make(self.name, [self.package], "import torchft")
+        make(self.name, [self.package, TORCHDATA], "import torchft, torchdata.stateful_dataloader")
 
     def start(self, stage: Stage) -> None:
         program = str(python(self.name).with_name("torchft_lighthouse"))
@@ -70,6 +70,7 @@ class Torchft(Basic):
                 *("--master-addr", stage.host(node).address, "--master-port", str(port)),
                 *("--max-restarts", "20"),
                 *(str(self.script), *stage.job_options()),
+                *("--snapshot", str(stage.root / "snapshot.pt"), "--save-every", str(SAVE_EVERY)),
             ]
             env = {
                 "REPLICA_GROUP_ID": str(group),

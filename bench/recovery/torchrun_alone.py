@@ -52,17 +52,14 @@ def start_store(stage: Stage) -> None:
 
 
 class TorchrunAlone(Basic):
-    """Elastic restarts with a snapshot file every so many epochs.
-
-    `timeout_s` is the time-out of collectives that the script asks for (0: PyTorch's default).
-    """
+    """Elastic restarts with a snapshot file every so many epochs."""
 
     script = JOBS / "snapshot_file.py"
     ranks = r"python\S* -u \S*snapshot_file\.py"
     state = "lost; all ranks start again from rank 0's file"
 
-    def __init__(self, save_every: int, timeout_s: float = 0.0) -> None:
-        self.save_every, self.timeout_s = save_every, timeout_s
+    def __init__(self, save_every: int) -> None:
+        self.save_every = save_every
         self.name = f"torchrun-{save_every}"
         epochs = "epoch" if save_every == 1 else f"{save_every} epochs"
         self.title = f"torchrun, a file every {epochs}"
@@ -79,8 +76,6 @@ class TorchrunAlone(Basic):
             "--save-every",
             str(self.save_every),
         ]
-        if self.timeout_s:
-            options += ["--timeout", str(self.timeout_s)]
         argv = [*torchrun(stage, node), str(self.script), *stage.job_options(), *options]
         stage.start(stage.host(node), node, argv, ENV)
 

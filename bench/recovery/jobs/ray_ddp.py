@@ -11,7 +11,7 @@ import argparse
 import hashlib
 import json
 import sys
-import tempfile
+import tempfile  # fault tolerance
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +111,8 @@ def save(
             torch.save(state, Path(directory) / "state.pt")
             checkpoint = ray.train.Checkpoint.from_directory(directory)
         ray.train.report({"step": step}, checkpoint=checkpoint)
-    if rank == 0:
-        print(f"checkpoint saved at step {step}", flush=True)
+    if rank == 0:  # for the bench
+        print(f"checkpoint saved at step {step}", flush=True)  # for the bench
 
 
 # fault tolerance: end

@@ -11,7 +11,6 @@ import argparse
 import hashlib
 import json
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
@@ -97,7 +96,7 @@ def save(
     }
     torch.save(snapshot, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)
-    print(f"snapshot saved at step {step}", flush=True)
+    print(f"snapshot saved at step {step}", flush=True)  # for the bench
 
 
 # fault tolerance: end
@@ -112,7 +111,6 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--result", type=Path)
     parser.add_argument("--snapshot", type=Path, required=True)  # fault tolerance
     parser.add_argument("--save-every", type=int, default=1, help="in epochs")  # fault tolerance
-    parser.add_argument("--timeout", type=float, default=0.0, help="of collectives, in seconds")
     return parser.parse_args()
 
 
@@ -121,8 +119,7 @@ def main() -> None:
     options = parse_options()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    timeout = timedelta(seconds=options.timeout) if options.timeout else None  # fault tolerance
-    dist.init_process_group("gloo", timeout=timeout)
+    dist.init_process_group("gloo")
     result = train(options)
     if dist.get_rank() == 0:
         print(f"digest {result['digest']}", flush=True)

@@ -2,7 +2,10 @@
 
 Written as torchft's own example is (github.com/pytorch/torchft, train_ddp.py): its sampler, its
 DistributedDataParallel and Optimizer, gloo with a time-out of 5 s, state that goes from a living
-replica to a new one, and a loop over committed steps. What only this costs is marked.
+replica to a new one, and a loop over committed steps. What the example leaves to its user is done
+as its comments say: every group keeps the place of its StatefulDataLoader after each step, one
+group writes model, optimizer and manager now and then, for when all go down. What only this costs
+is marked.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 from torchft import (
     DistributedDataParallel,
     DistributedSampler,
@@ -29,6 +32,9 @@ from torchft import (
 )
 
 from examples.digits_ddp import Digits, accuracy, build_model, state_digest
+
+Schedule = torch.optim.lr_scheduler.LRScheduler
+Trained = tuple[nn.Module, torch.optim.Optimizer, Schedule]
 
 
 def train(options: argparse.Namespace) -> dict[str, object] | None:
@@ -48,7 +54,7 @@ def train(options: argparse.Namespace) -> dict[str, object] | None:
         seed=options.seed,
         drop_last=True,
     )
-    loader = DataLoader(
+    loader = StatefulDataLoader(
         data,
         batch_size=options.batch_size,
         sampler=sampler,
@@ -58,13 +64,16 @@ def train(options: argparse.Namespace) -> dict[str, object] | None:
     adam = torch.optim.Adam(net.parameters(), lr=options.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, options.epochs * len(loader))
 
-    manager = managed(net, adam, schedule, rank)  # fault tolerance
+    total = options.epochs * len(loader)
+    # fault tolerance: begin
+    manager = managed(net, adam, schedule, rank)
+    shared, place = options.snapshot, options.snapshot.with_name(f"loader-{rank}.pt")
+    epoch = resumed(shared, place, manager, loader, (net, adam, schedule))
+    # fault tolerance: end
     model = DistributedDataParallel(manager, net)
     optimizer = Optimizer(manager, adam)
     criterion = nn.CrossEntropyLoss()
-    total = options.epochs * len(loader)
     while manager.current_step() < total:
-        epoch = manager.current_step() // len(loader)
         sampler.set_epoch(epoch)
         for images, labels in loader:
             before = manager.current_step()  # fault tolerance
@@ -74,14 +83,20 @@ def train(options: argparse.Namespace) -> dict[str, object] | None:
             optimizer.step()
             step = manager.current_step()
             # fault tolerance: begin
+            write(place, {"epoch": epoch, "loader": loader.state_dict()})
             if step == before:  # not committed: this batch is lost
                 continue
             # fault tolerance: end
             schedule.step()
             if manager.participating_rank() == 0:
                 print(f"epoch {epoch} step {step} loss {loss.item():.9g}", flush=True)
+                # fault tolerance: begin
+                if step % (options.save_every * len(loader)) == 0:
+                    save(shared, manager, (net, adam, schedule))
+                # fault tolerance: end
             if step >= total:
                 break
+        epoch += 1
     first = manager.participating_rank() == 0
     manager.shutdown()
     if not first:
@@ -94,31 +109,59 @@ def train(options: argparse.Namespace) -> dict[str, object] | None:
 
 
 # fault tolerance: begin
-def managed(
-    net: nn.Module,
-    adam: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    group: int,
-) -> Manager:
-    """The manager of this replica group, and what it takes from a living one."""
+def taken(net: nn.Module, adam: torch.optim.Optimizer, schedule: Schedule) -> dict[str, Any]:
+    """What a group needs of another, or of a file."""
+    return {
+        "model": net.state_dict(),
+        "optimizer": adam.state_dict(),
+        "schedule": schedule.state_dict(),
+    }
 
-    def load_state_dict(state: dict[str, Any]) -> None:
-        net.load_state_dict(state["model"])
-        adam.load_state_dict(state["optimizer"])
-        schedule.load_state_dict(state["schedule"])
 
-    def state_dict() -> dict[str, Any]:
-        return {
-            "model": net.state_dict(),
-            "optimizer": adam.state_dict(),
-            "schedule": schedule.state_dict(),
-        }
+def put_back(
+    state: dict[str, Any], net: nn.Module, adam: torch.optim.Optimizer, schedule: Schedule
+) -> None:
+    """The other way."""
+    net.load_state_dict(state["model"])
+    adam.load_state_dict(state["optimizer"])
+    schedule.load_state_dict(state["schedule"])
 
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Beside the old file, then in its place: a kill leaves a whole one."""
+    new = path.with_suffix(".new")
+    torch.save(state, new)
+    new.replace(path)
+
+
+def save(path: Path, manager: Manager, trained: Trained) -> None:
+    """For when all groups go down."""
+    write(path, {**taken(*trained), "manager": manager.state_dict()})
+    print(f"snapshot saved at step {manager.current_step()}", flush=True)  # for the bench
+
+
+def resumed(
+    shared: Path, place: Path, manager: Manager, loader: StatefulDataLoader, trained: Trained
+) -> int:
+    """Take what the files have; returns the epoch to go on in."""
+    if shared.exists():
+        saved = torch.load(shared, weights_only=True)
+        manager.load_state_dict(saved["manager"])
+        put_back(saved, *trained)
+    if not place.exists():
+        return int(manager.current_step() // len(loader))
+    position = torch.load(place, weights_only=False)
+    loader.load_state_dict(position["loader"])
+    return int(position["epoch"])
+
+
+def managed(net: nn.Module, adam: torch.optim.Optimizer, schedule: Schedule, group: int) -> Manager:
+    """The manager of this replica group."""
     return Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)),
         min_replica_size=1,
-        load_state_dict=load_state_dict,
-        state_dict=state_dict,
+        load_state_dict=lambda state: put_back(state, net, adam, schedule),
+        state_dict=lambda: taken(net, adam, schedule),
         replica_id=f"digits_{group}",
         timeout=timedelta(seconds=30),
     )
@@ -134,6 +177,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--result", type=Path)
+    parser.add_argument("--snapshot", type=Path, required=True)  # fault tolerance
+    parser.add_argument("--save-every", type=int, default=10, help="in epochs")  # fault tolerance
     return parser.parse_args()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.recovery.contender import JOBS, PLAIN
-from bench.recovery.counting import Spread, marked_lines, recovery, stopped_s
+from bench.recovery.counting import Spread, recovery, statements, stopped_s
 from bench.recovery.playing import thinned
 from bench.recovery.schedule import draw
 from bench.recovery.watching import Seen, Watch
@@ -26,6 +26,13 @@ def test_steps_done_again_and_the_way_back() -> None:
     assert (found.killed_at_s, found.resumed_s, found.new_s) == (3.0, 17.0, 19.0)
 
 
+def test_the_line_of_a_step_that_was_done_before_is_no_way_back() -> None:
+    seen = steps((0, 1), (1, 2), (2, 3), (20, 2), (24, 3), (25, 4))
+    found = recovery(seen, "n0", killed_at=3.0, quiet_at=3.5, until=30.0, parked=True)
+    assert (found.first_step, found.repeated) == (3, 1)
+    assert (found.resumed_s, found.new_s) == (21.0, 22.0)
+
+
 def test_survivors_that_go_on_repeat_nothing() -> None:
     found = recovery(steps((0, 1), (1, 2), (8, 3)), "n0", killed_at=2.0, quiet_at=2.2, until=9.0)
     assert (found.repeated, found.resumed_s, found.new_s) == (0, 6.0, 6.0)
@@ -36,12 +43,23 @@ def test_a_job_that_never_comes_back() -> None:
     assert (found.first_step, found.resumed_s, found.new_s) == (0, -1.0, -1.0)
 
 
-def test_stops_are_gaps_beside_checkpoints_and_never_a_kill() -> None:
+def test_stops_are_gaps_beside_checkpoints_and_never_an_outage() -> None:
     seen = steps((0, 1), (1, 2), (2, 3), (7, 4), (8, 5), (30, 6), (31, 7))
     assert stopped_s(seen, [3], []) == pytest.approx(4.0)
-    assert stopped_s(seen, [3, 6], [9.0]) == pytest.approx(4.0), "the gap at 9 is the kill's"
+    assert stopped_s(seen, [3, 6], [(9.0, 30.0)]) == pytest.approx(4.0), "the gap at 9 is a kill's"
     assert stopped_s(seen, [], []) == 0.0
     assert stopped_s([], [3], []) == 0.0
+
+
+def test_a_line_in_flight_at_the_kill_makes_no_checkpoint_longer() -> None:
+    seen = steps((0, 1), (1, 2), (2, 3), (3.1, 4), (25, 3), (26, 4), (27, 5))
+    assert stopped_s(seen, [4], [(3.0, 25.0)]) == 0.0
+
+
+def test_what_stands_after_a_restore_is_no_checkpoints() -> None:
+    """The line of the step that it was saved after comes first, and work only later."""
+    seen = steps((0, 1), (1, 2), (2, 3), (20, 3), (24, 4), (25, 5))
+    assert stopped_s(seen, [3], [(3.0, 24.0)]) == 0.0
 
 
 def test_lines_that_come_in_one_go_are_no_usual_step() -> None:
@@ -49,22 +67,30 @@ def test_lines_that_come_in_one_go_are_no_usual_step() -> None:
     assert stopped_s(seen, [6], []) == pytest.approx(4.0, abs=0.01)
 
 
-def test_lines_are_counted_by_their_marks() -> None:
-    source = """
-    a = 1
-    # fault tolerance: begin
-    # why
-    b = 2
+def test_statements_are_counted_by_their_marks() -> None:
+    source = '''
+a = 1
+# fault tolerance: begin
+# why
+b = 2
 
-    c = 3
-    # fault tolerance: end
-    d = 4  # fault tolerance
-    """
-    assert marked_lines(source) == 3
-    assert marked_lines(PLAIN.read_text()) == 0
+def save(
+    path,
+    more,
+):
+    """What it does."""
+    c = [
+        3,
+    ]
+    print("saved")  # for the bench
+# fault tolerance: end
+d = 4  # fault tolerance
+'''
+    assert statements(source) == 4, "b, save, c and d, however they are laid out"
+    assert statements(PLAIN.read_text()) == 0
     for script in JOBS.glob("[a-z]*.py"):
         text = script.read_text()
-        assert 10 < marked_lines(text) < 60, script
+        assert 10 < statements(text) < 60, script
         assert text.count("tolerance: begin") == text.count("tolerance: end"), script
 
 

@@ -20,11 +20,12 @@ def run(name: str, seed: int, digest: str, *, finished: bool = True, **more: Any
 
 
 def told(name: str, left_out: str = "") -> dict[str, Any]:
-    about = {"title": f"the {name}", "state": f"{name}'s state", "lines": 7, "left_out": left_out}
-    return {"name": name, **about}
+    about = {"title": f"the {name}", "state": f"{name}'s state", "left_out": left_out}
+    return {"name": name, "statements": 7, **about}
 
 
 FOUND: dict[str, Any] = {
+    "settings": {"kills": 1, "epochs": 3, "shared": "disk"},
     "contenders": [told("plain"), told("exact"), told("other"), told("absent", "pip: no such <x>")],
     "runs": [
         run("plain", 1, "a", recoveries=[], wall_s=30.0),
@@ -54,6 +55,27 @@ def test_a_run_that_did_not_finish_is_told_and_not_counted() -> None:
     assert cells("other")[8] == "no"
 
 
+def test_a_run_that_did_not_finish_and_one_that_was_spared_are_named() -> None:
+    page = table.markdown(FOUND)
+    assert "the other, round 2: no new step" in page
+    spared = {**FOUND, "runs": [*FOUND["runs"], run("exact", 3, "a", recoveries=[])]}
+    assert "the exact, round 3: 0 of 1 nodes were lost" in table.markdown(spared)
+
+
+def test_a_kill_without_a_new_step_after_it_is_in_no_median() -> None:
+    never = {"repeated": 0, "resumed_s": -1.0, "new_s": -1.0}
+    runs = [run("exact", 1, "a"), run("exact", 2, "a", recoveries=[never])]
+    assert table.row(told("exact"), runs, {}, {"a"})[2:4] == ["40", "12.0"]
+
+
+def test_bits_are_those_of_any_run_without_kills() -> None:
+    twice = [run("other", 1, "c", recoveries=[]), run("other", 2, "d", recoveries=[])]
+    found = {**FOUND, "undisturbed": twice}
+    digests = table.undisturbed_digests(found, "other")
+    assert table.row(told("other"), FOUND["runs"][4:5], {}, digests)[8] == "yes"
+    assert "2 different ends in 2 runs" in table.undisturbed(found)
+
+
 def test_who_could_not_run_says_why() -> None:
     assert "the absent did not run: pip: no such <x>" in table.markdown(FOUND)
 
@@ -65,6 +87,11 @@ def test_the_cost_without_failures() -> None:
 
 def test_parts_are_the_whole() -> None:
     assert picture.parts_of(FOUND["runs"][2]) == (47.0, 2.0, 10.0, 2.0)
+
+
+def test_a_bar_is_as_long_as_the_median_run_of_the_table() -> None:
+    assert sum(picture.median_parts(FOUND["runs"], "exact")) == 61.0
+    assert picture.median_parts(FOUND["runs"], "absent") == ()
 
 
 def test_the_picture_is_well_formed_and_has_a_bar_for_each_that_ran() -> None:
@@ -86,7 +113,6 @@ def test_a_page_without_marks_stays_as_it_is() -> None:
         **FOUND,
         "date": "2026-01-01",
     }
-    found["settings"] = {"kills": 2, "epochs": 3, "shared": "disk"}
     found["machine"] = {"cores": 2, "memory_gib": 24, "kernel": "6.1-x", "architecture": "x86_64"}
     assert table.put_into("nothing", found) == "nothing"
     marked = f"a\n{table.BEGIN}\nbefore\n{table.END}\nb"
