@@ -285,6 +285,11 @@ class GpuUnlocked(OrderAnswered):
 
 
 @dataclass(frozen=True)
+class Opened(OrderAnswered):
+    """The restored worker may be sent to; it is still stopped."""
+
+
+@dataclass(frozen=True)
 class Released(OrderAnswered):
     """The restored worker runs."""
 

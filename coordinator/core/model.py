@@ -36,6 +36,7 @@ class Phase(StrEnum):
     RESTORE = "RESTORE"
     GPU_RESTORE = "GPU_RESTORE"
     GPU_UNLOCK = "GPU_UNLOCK"
+    OPEN = "OPEN"
     RELEASE = "RELEASE"
 
 

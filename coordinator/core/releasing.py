@@ -1,5 +1,9 @@
 """The second half of a restore: every tree is back, that is recorded, and the job is let go.
 
+While that is being recorded every worker's network is opened (OPEN): a rank that goes on before its
+peer's network is open sends into nothing, and a restored connection has no measured round trip, so
+that TCP tries again only after one second, and after three more.
+
 The record comes before the order: a new leader that finds RELEASING knows that every tree was back
 and that some may run, goes on with the release, and gives the restore up only where it sees that
 one of them is gone. Whatever it finds in an earlier state cannot run yet, and is cleared away.
@@ -15,6 +19,7 @@ from coordinator.core.events import (
     GpuRestored,
     GpuUnlocked,
     NodeAttached,
+    Opened,
     Released,
     Restored,
     RestoreStored,
@@ -70,20 +75,40 @@ def on_gpu_unlocked(r: Restore, event: GpuUnlocked, now: float) -> list[Command]
 
 
 def _record_release(r: Restore, now: float, why: str) -> list[Command]:
-    """ALL_BACK: nothing is released before the record says so."""
+    """ALL_BACK: no rank is released before the record says so, or before all networks are open."""
     r.open_round(Phase.RELEASE, r.policy.admit_s, now, whom="the store")
-    r.move(S.RELEASING, f"{why}; that the job is released is recorded first")
-    return [PutRestore(r.record()), r.announce(now)]
+    told = "that the job is released is recorded first"
+    if r.cold:
+        r.move(S.RELEASING, f"{why}; {told}")
+        return [PutRestore(r.record()), r.announce(now)]
+    extra_s = r.policy.admit_s
+    sent = r.open_round(Phase.OPEN, r.policy.release_s, now, holds=True, hold_extra_s=extra_s)
+    r.move(S.RELEASING, f"{why}; their networks are opened, and {told}")
+    return [PutRestore(r.record()), *r.phase_orders(sent, now), r.announce(now)]
+
+
+def on_opened(r: Restore, event: Opened, now: float) -> list[Command]:
+    """The network of a worker is open; when all are, and that is recorded, the ranks may run."""
+    more = answered(r, event, Phase.OPEN, now)
+    if more is not None:
+        return more
+    return _release(r, now) if r.recorded else [r.announce(now)]
 
 
 def on_release_recorded(r: Restore, event: RestoreStored, now: float) -> list[Command]:
-    """A new leader would know: now the trees may run, unless a hold of theirs could be over."""
-    if r.released or event.state != S.RELEASING:
+    """A new leader would know that the trees may run."""
+    if r.recorded or r.released or event.state != S.RELEASING:
         r.ignore("that the job is released is recorded already")
         return []
+    r.recorded = True
+    r.close_round(Phase.RELEASE, now)
+    return [r.announce(now)] if Phase.OPEN in r.rounds else _release(r, now)
+
+
+def _release(r: Restore, now: float) -> list[Command]:
+    """Now the trees may run, unless a hold of theirs could be over."""
     if now >= r.held_until:
         return failing.fail(r, _hold_ran_out(r), now)
-    r.close_round(Phase.RELEASE, now)
     r.released = True
     sent = r.open_round(Phase.RELEASE, r.policy.release_s, now)
     r.move(S.RELEASING, "recorded; every worker is released")

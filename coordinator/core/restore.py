@@ -4,7 +4,8 @@
               -> RELEASING -> RUNNING                       anything -> FAILING -> FAILED
 
 ALL_BACK is the moment when every tree is restored and still stopped; only then is anything
-released. A restore that fails kills what it restored, leaves the snapshot untouched, and leaves
+released: first every network (OPEN), so that nobody sends to one who drops it, then the ranks.
+A restore that fails kills what it restored, leaves the snapshot untouched, and leaves
 the job's incarnation raised. What still runs of the older one is the job again, in the raised
 incarnation, where nothing of it had been cleared away (ADMITTING, FETCHING); else it is not.
 
@@ -25,6 +26,7 @@ from coordinator.core.events import (
     NodeLeft,
     NodeLost,
     NodeReported,
+    Opened,
     OrderFailed,
     Released,
     RestoreAdmitted,
@@ -112,6 +114,7 @@ TRANSITIONS: Table[RestoreState] = {
     },
     S.RELEASING: {
         **dict.fromkeys((Fetched, Cleared, Restored, GpuRestored, GpuUnlocked), _ANSWERED),
+        Opened: Row(releasing.on_opened, (S.RELEASING, *_TO)),
         Released: Row(releasing.on_released, (S.RELEASING, S.RUNNING)),
         WorkerExited: Row(failing.on_exited, (S.RELEASING, S.FAILING)),
         **_trouble(S.RELEASING),
@@ -129,7 +132,7 @@ TRANSITIONS: Table[RestoreState] = {
         NodeAttached: Row(failing.on_found, (S.FAILING,)),
         TimePassed: Row(failing.UNDOING.on_late, _TO),
         **dict.fromkeys(
-            (Fetched, Cleared, Restored, GpuRestored, GpuUnlocked, Released), _GIVEN_UP
+            (Fetched, Cleared, Restored, GpuRestored, GpuUnlocked, Opened, Released), _GIVEN_UP
         ),
         **dict.fromkeys((AbortRequested, StoreRefused, WorkerExited), _GIVEN_UP),
         **dict.fromkeys((RestoreAdmitted, RestoreStored), _ADMITTED),

@@ -46,6 +46,7 @@ class Restore(Action[RestoreState]):
     records: dict[int, WorkerRecord] = field(default_factory=dict)
     root_pids: dict[int, int] = field(default_factory=dict)
     cleared: bool = False  # CLEAR was ordered: the old incarnation is gone, or partly
+    recorded: bool = False  # that it is released, before that is ordered
     released: bool = False  # RELEASE was ordered: some of it runs
     admitted: bool = False  # the incarnation is raised in the store
     run_from: int = 1  # workers from this incarnation on are of the run that is replaced

@@ -365,6 +365,7 @@ _ANSWER: dict[Phase, _Answer] = {
     ),
     Phase.GPU_RESTORE: lambda at, result: events.GpuRestored(*at),
     Phase.GPU_UNLOCK: lambda at, result: events.GpuUnlocked(*at),
+    Phase.OPEN: lambda at, result: events.Opened(*at),
     Phase.RELEASE: lambda at, result: events.Released(*at),
 }
 

@@ -31,6 +31,7 @@ _MOMENTS = {
     Phase.COMMIT: "committed",
     Phase.CLEAR: "cleared",
     Phase.RESTORE: "all back",
+    Phase.OPEN: "networks open",
     Phase.RELEASE: "released",
 }
 STRAGGLING = 1.5  # times the median of its phase, and

@@ -73,7 +73,6 @@ class Begun:
     incarnation: int
     step: int
     before: int  # the last step of the incarnation before
-    highest: int  # of all before
 
     @property
     def repeated(self) -> int:
@@ -85,11 +84,9 @@ def begun(seen: Seen) -> list[Begun]:
     """Every beginning that a diary shows."""
     found = []
     for rank, steps in seen.steps.items():
-        highest = 0
         for before, now in pairwise(steps):
-            highest = max(highest, before.step)
             if now.incarnation != before.incarnation:
-                found.append(Begun(rank, now.incarnation, now.step, before.step, highest))
+                found.append(Begun(rank, now.incarnation, now.step, before.step))
     return found
 
 
@@ -110,8 +107,6 @@ def no_step_is_lost(seen: Seen) -> Iterator[str]:
             yield f"{name} at step {new.step}, and no restore has made it"
         elif new.step != saved:
             yield f"{name} at step {new.step}; step {saved} was saved before"
-        elif new.repeated > new.highest - saved:
-            yield f"{name}: {new.repeated} steps are made again, {new.highest - saved} were unsaved"
 
 
 def it_came_to_its_end(seen: Seen, options: SoakOptions) -> Iterator[str]:

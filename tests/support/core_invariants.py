@@ -125,6 +125,7 @@ class Invariants:
             worker = self.world.nodes[place.to_node].workers.get((order.job, place.worker))
             assert worker is not None, f"6: release without worker {place.worker}"
             assert worker.incarnation == record.incarnation, "6: release beside an old incarnation"
+            assert worker.network_open, f"released before worker {place.worker} can be sent to"
 
     # -- commits -------------------------------------------------------------------------------
 

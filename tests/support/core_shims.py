@@ -86,6 +86,7 @@ class Worker:
     device: str = "used"  # used, locked, saved
     nccl: str = ""
     connections: tuple[Endpoint, ...] = ()
+    network_open: bool = True
     held_by: str = ""
     held_until: float = NEVER
     state: str = "running"
@@ -210,6 +211,9 @@ class Node:
         if phase in OF_DEVICES:
             worker.device = DEVICE_AFTER[phase]
             return OF_DEVICES[phase](*place)
+        if phase is Phase.OPEN:
+            worker.network_open = True
+            return events.Opened(*place)
         return self._let_run(worker, phase, place)
 
     def _let_run(
@@ -255,6 +259,7 @@ class Node:
             restored_by=order.action,
             gpu=bool(order.record.gpu_pids),
             device="saved" if order.record.gpu_pids else "used",
+            network_open=order.cold,
         )
         addresses = {move.old: move.new for move in order.addresses}
         made.connections = tuple(moved(end, addresses) for end in order.record.connections)

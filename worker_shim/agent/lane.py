@@ -53,6 +53,7 @@ STEPS: dict[Phase, Step] = {
     Phase.RESTORE: restoring.restore,
     Phase.GPU_RESTORE: gpus.restore,
     Phase.GPU_UNLOCK: gpus.unlock,
+    Phase.OPEN: restoring.open_network,
     Phase.RELEASE: restoring.release,
 }
 STEPS_WITH_PROGRESS = {Phase.PERSIST: persisting.persist, Phase.FETCH: restoring.fetch}
@@ -66,7 +67,9 @@ INTERRUPTIBLE = frozenset({Phase.PARK})
 # after these the worker is not held any more
 LETS_GO = frozenset({Phase.RESUME, Phase.STOP, Phase.UNDO, Phase.RELEASE})
 # a restore takes the worker from whatever held it
-TAKES_OVER = frozenset({Phase.CLEAR, Phase.RESTORE, Phase.GPU_RESTORE, Phase.GPU_UNLOCK})
+TAKES_OVER = frozenset(
+    {Phase.CLEAR, Phase.RESTORE, Phase.GPU_RESTORE, Phase.GPU_UNLOCK, Phase.OPEN}
+)
 # these are wanted however long they waited in the lane: their time begins with their turn
 NEVER_LATE = frozenset({Phase.UNDO, Phase.STOP})
 # these make sense for a worker that is not on this node

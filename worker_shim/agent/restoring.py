@@ -1,4 +1,4 @@
-"""FETCH, CLEAR, RESTORE, RELEASE: a worker comes back from its images."""
+"""FETCH, CLEAR, RESTORE, OPEN, RELEASE: a worker comes back from its images."""
 
 from __future__ import annotations
 
@@ -285,8 +285,23 @@ def leaving(
     return tuple(end for end in sockets.leaving if moved(end, moves) not in own)
 
 
+async def open_network(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
+    """Network unlock alone: every socket of the job is there again, and every rank still stopped.
+
+    What TCP has left to do is done from here on; a worker that is given up is killed all the same.
+    """
+    worker.require_claimed(order.action)
+    worker.require_tree()
+    await worker.drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
+    deadline.lap("unlock")
+    return Outcome(root_pid=worker.root_pid)
+
+
 async def release(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
-    """Network unlock, SIGCONT, release: every worker of the job is back, so this one may run."""
+    """SIGCONT, release: every worker of the job is back, so this one may run.
+
+    The network is open by OPEN, but where a new leader goes on with the release.
+    """
     worker.require_claimed(order.action)
     restoration = _restoration(worker, order)
     if restoration.start is not None:

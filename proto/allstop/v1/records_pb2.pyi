@@ -29,6 +29,7 @@ class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PHASE_GPU_RESTORE: _ClassVar[Phase]
     PHASE_GPU_UNLOCK: _ClassVar[Phase]
     PHASE_RELEASE: _ClassVar[Phase]
+    PHASE_OPEN: _ClassVar[Phase]
 
 class Cut(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -158,6 +159,7 @@ PHASE_RESTORE: Phase
 PHASE_GPU_RESTORE: Phase
 PHASE_GPU_UNLOCK: Phase
 PHASE_RELEASE: Phase
+PHASE_OPEN: Phase
 CUT_UNSPECIFIED: Cut
 CUT_STEP: Cut
 CUT_FREEZE: Cut

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import time
 
 import pytest
 
 from coordinator.core.model import Phase
 from tests.integration.aborts.kit import JOB, NODES, SECONDS, Clock, Patient, eventually
-from tests.integration.badluck.kit import until
+from tests.integration.badluck.kit import Action, until
 from worker_shim.agent.run import HANGING_S
 
 pytestmark = [
@@ -91,3 +93,52 @@ async def test_a_shim_ends_although_its_store_hangs(patient: Patient) -> None:
     assert "n1" in failure.what, failure.to_fields()  # its deadline was over, or n1 left
     assert patient.ranks_on("n1") == 0
     assert "does not answer; leaving all the same" in patient.deployment.log("n1").read_text()
+
+
+GAP_S_MAX = 0.9  # TCP's first time-out of a connection that was restored is a second
+ROUNDS = 3  # of which one is enough: the machine may be busy
+
+
+async def test_no_rank_sends_before_every_network_is_open(patient: Patient) -> None:
+    """One node's shim stands while the other is through with all that it may do alone."""
+    taken = await patient.snapshot()
+    gaps: list[float] = []
+    while len(gaps) < ROUNDS and min(gaps, default=GAP_S_MAX) >= GAP_S_MAX:
+        gaps.append(await gap_of_one_that_is_late(patient))
+        await eventually("both nodes", patient.attached)
+    assert min(gaps) < GAP_S_MAX, gaps
+    await patient.restore(taken.snapshot)
+    await patient.commits()
+
+
+async def gap_of_one_that_is_late(patient: Patient) -> float:
+    """Seconds from when n0's shim may go on until every rank has stepped, in a restore.
+
+    The ranks of n1 are the ones that send first.
+    """
+    patient.tell_criu("n1", "wait-restore")
+    restore = Action(patient.client.restore(JOB))
+    action = await restore.reached("RESTORING")
+    await until("n0", lambda: told(patient, "n0", f"RESTORE done .*{action}"))
+    patient.signal("n0", signal.SIGSTOP)
+    patient.behave()
+    await until("that n1's network is open", lambda: opened(patient, "n1"))
+    before, began = patient.steps(), time.monotonic()
+    patient.signal("n0", signal.SIGCONT)
+    await until("a step", lambda: stepped(patient, before))
+    gap_s = time.monotonic() - began
+    await restore.ended()
+    return gap_s
+
+
+async def told(patient: Patient, node: str, pattern: str) -> bool:
+    return re.search(pattern, patient.deployment.log(node).read_text()) is not None
+
+
+async def opened(patient: Patient, node: str) -> bool:
+    listed = patient.host(node).run(["nft", "list", "tables"], check=False).stdout
+    return "allstop" not in listed
+
+
+async def stepped(patient: Patient, before: dict[int, int]) -> bool:
+    return all(step > before[rank] for rank, step in patient.steps().items())

@@ -19,7 +19,7 @@ from coordinator.store.memory import Fault, MemoryStore
 from tests.support.cluster import Cluster, Followed, cluster, follow
 from tests.support.fake_shim import Behaviour
 
-ROUND = [Phase.FETCH, Phase.CLEAR, Phase.RESTORE, Phase.RELEASE]
+ROUND = [Phase.FETCH, Phase.CLEAR, Phase.RESTORE, Phase.OPEN, Phase.RELEASE]
 
 
 async def saved(case: Cluster) -> Snapshot:

@@ -163,6 +163,7 @@ class Rig:
             "FETCH": {"record": saved},
             "CLEAR": {"record": saved, "connections": (PEER,)},
             "RESTORE": {"record": saved, "incarnation": 2, "workers": 1},
+            "OPEN": {},
             "RELEASE": {},
         }
         for phase, detail in steps.items():

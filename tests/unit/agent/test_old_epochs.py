@@ -23,7 +23,7 @@ from worker_shim.agent.ports import Drivers
 NEW, OLD = 5, 4
 ORDERED = [
     *("HOLD", "PARK", "GPU_LOCK", "GPU_SAVE", "DUMP", "RESUME", "PERSIST", "STOP", "UNDO"),
-    *("FETCH", "CLEAR", "RESTORE", "GPU_RESTORE", "GPU_UNLOCK", "RELEASE"),
+    *("FETCH", "CLEAR", "RESTORE", "GPU_RESTORE", "GPU_UNLOCK", "OPEN", "RELEASE"),
 ]
 QUIET = frozenset({"current"})  # the node's name, for errors
 

@@ -43,6 +43,9 @@ async def test_in_place(rig: Rig) -> None:
     assert rig.hook.renewed[0]["hold"] != 0  # still parked when it wakes up
     assert rig.hook.renewed[0]["incarnation"] == 2
     assert rig.page.hold != 0
+    await rig.done("OPEN", "r1")
+    assert not rig.network.locks
+    assert (rig.process.state, rig.page.hold != 0) == ("T", True)  # it is sent to, and stands
     await rig.done("RELEASE", "r1")
     assert rig.worker.incarnation == 2
     assert rig.free()

@@ -75,13 +75,14 @@ def test_every_order_carries_what_the_shim_needs(world: World) -> None:
     world.watchers.append(lambda c: seen.append(c) if isinstance(c, commands.SendOrder) else None)
     world.restore("llm", "r1", "a1")
     world.settle()
-    assert [o.phase for o in seen] == [p for p in PHASES for _ in range(2)]
+    phases = (*PHASES[:-1], Phase.OPEN, Phase.RELEASE)
+    assert [o.phase for o in seen] == [p for p in phases for _ in range(2)]
     for order in seen:
         assert order.record is not None
         assert order.record.worker == order.worker
         assert (order.incarnation, order.workers, order.world_size) == (2, 2, 4)
         assert order.addresses == (AddressMove("10.0.0.2", "10.0.0.3"),)
-        assert (order.hold_s > 0) is (order.phase in (Phase.CLEAR, Phase.RESTORE))
+        assert (order.hold_s > 0) is (order.phase in (Phase.CLEAR, Phase.RESTORE, Phase.OPEN))
     moved = next(o for o in seen if o.phase is Phase.CLEAR and o.worker == 1)
     assert moved.connections == (
         Endpoint("10.0.0.3", 5001, "10.0.0.1", 6000),
@@ -96,8 +97,37 @@ def test_nothing_is_released_before_all_are_back(world: World) -> None:
     world.answer(sent(world, Phase.RESTORE)[0])
     assert not sent(world, Phase.RELEASE), "that comes when it is recorded"
     world.store()
-    assert len(sent(world, Phase.RELEASE)) == 2
     assert world.restores["r1"].state is S.RELEASING
+    world.answer(sent(world, Phase.OPEN)[0])
+    assert not sent(world, Phase.RELEASE), "the other one's network is not open yet"
+    world.answer(sent(world, Phase.OPEN)[0])
+    assert len(sent(world, Phase.RELEASE)) == 2
+
+
+def test_networks_are_opened_while_the_release_is_recorded(world: World) -> None:
+    until(world, Phase.RESTORE)
+    world.answer_all(Phase.RESTORE)
+    assert len(sent(world, Phase.OPEN)) == 2, "beside the write, not after it"
+    world.answer_all(Phase.OPEN)
+    assert not sent(world, Phase.RELEASE)
+    world.store()
+    assert len(sent(world, Phase.RELEASE)) == 2
+    world.settle()
+    assert state(world) is S.RUNNING
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_network_that_does_not_open_fails_the_restore(world: World, recorded: bool) -> None:
+    until(world, Phase.RESTORE)
+    world.answer_all(Phase.RESTORE)
+    if recorded:
+        world.store()
+    world.answer(sent(world, Phase.OPEN)[0])
+    world.tick(700)
+    assert not sent(world, Phase.RELEASE)
+    assert failure(world).kind == "DeadlinePassed"
+    world.settle()
+    assert state(world) is S.FAILED
 
 
 def test_nothing_is_released_before_that_is_recorded(world: World) -> None:
@@ -118,6 +148,7 @@ def test_nothing_is_released_once_a_hold_could_have_run_out(world: World) -> Non
     until(world, Phase.RESTORE)
     hold_s = sent(world, Phase.RESTORE)[0].hold_s
     world.answer_all(Phase.RESTORE)
+    world.answer_all(Phase.OPEN)
     world.now += hold_s  # the coordinator stood still: no TimePassed was handed in
     world.store()
     assert not sent(world, Phase.RELEASE)
@@ -345,6 +376,7 @@ def test_devices_have_rounds_of_their_own_between_all_back_and_release(world: Wo
         lambda *at: events.Restored(*at, 1),
         events.GpuRestored,
         events.GpuUnlocked,
+        events.Opened,
         events.Released,
     )
     states = []
@@ -361,6 +393,7 @@ def test_devices_have_rounds_of_their_own_between_all_back_and_release(world: Wo
         S.RESTORING,
         S.GPU_RESTORING,
         S.GPU_UNLOCKING,
+        S.RELEASING,
         S.RELEASING,
         S.RUNNING,
     ]
