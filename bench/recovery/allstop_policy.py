@@ -24,7 +24,10 @@ DUMPED = re.compile(r"are parked at step (\d+); the trees are dumped")
 
 
 class Allstop(Basic):
-    """Saved every so many seconds and restored by itself; every other option has its default."""
+    """Saved every so many seconds and restored by itself.
+
+    Its staging is in memory, two snapshots are kept, and every other option has its default.
+    """
 
     script = PLAIN
     ranks = r"python\S* -u \S*digits_ddp\.py"

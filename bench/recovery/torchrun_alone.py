@@ -7,8 +7,8 @@ its own on the control host (`is_host=0` for all agents), since it would be lost
 
 Agents share no store with their workers: by default a survivor that stays rank 0 publishes no
 address in the next round, the new agent waits for it in vain, and after 60 s both end
-(`DistStoreError: wait timeout after 60000ms, keys: …/MASTER_ADDR`). The variable is what
-github.com/pytorch/pytorch/issues/135712 names.
+(`DistStoreError: wait timeout after 60000ms, keys: …/MASTER_ADDR`; pull requests 167301 and 167302
+of PyTorch are about it).
 """
 
 from __future__ import annotations
