@@ -14,10 +14,10 @@ from coordinator.api import policies, reading
 from coordinator.api.desk import Desk
 from coordinator.codec import to_proto
 from coordinator.core import events
-from coordinator.core.errors import AllstopError, Busy, OldRunUnseen
+from coordinator.core.errors import AllstopError, Busy, NotFound, OldRunUnseen
 from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobPolicy
-from coordinator.core.model import AttemptState, Cut, RestoreState
+from coordinator.core.model import AttemptState, Cut, RestoreState, Snapshot
 from tests.sim.keeping import Keeper
 from tests.sim.loop import DEAD
 from tests.sim.replica import Replica
@@ -95,7 +95,7 @@ class User:
         name = f"{self.spec.job}-r{self.asked}"
 
         async def ask(desk: Desk) -> events.Event:
-            snapshot = await reading.snapshot_to_restore(desk, self.spec.job, "")
+            snapshot = await self._chosen(desk)
             files = await reading.ask_program_files(desk, snapshot)
             now = desk.unix()
             return events.RestoreRequested(
@@ -103,6 +103,16 @@ class User:
             )
 
         return await self._ask(name, ask)
+
+    async def _chosen(self, desk: Desk) -> Snapshot:
+        """The newest good one; where all are suspect, the operator's word for the newest."""
+        try:
+            return await reading.snapshot_to_restore(desk, self.spec.job, "")
+        except NotFound:
+            newest = self.world.truth.latest.get(self.spec.job)
+            if newest is None:
+                raise
+            return await reading.snapshot_to_restore(desk, self.spec.job, newest)
 
     def keep(self) -> None:
         """See to what is kept, beside all else."""
