@@ -67,24 +67,27 @@ def _next(answer: PolicyAnswer) -> str:
 def _numbers(answer: PolicyAnswer) -> RenderableType:
     rows = table("NUMBER", "VALUE", "WHAT", right=("VALUE",))
 
-    def row(name: str, seconds: float, what: str) -> None:
-        rows.add_row(name, duration_text(seconds), what)
+    measured = answer.attempt_s > 0
+
+    def row(name: str, seconds: float, what: str, *, known: bool = True) -> None:
+        rows.add_row(name, duration_text(seconds) if known else "not known", what)
 
     if answer.policy.when is When.AUTO:
         bound = _BOUNDS.get(answer.bound, "Daly's formula")
         row("interval", answer.interval_s, f"from one checkpoint to the next, by {bound}")
-        row("Daly", answer.daly_s, "the optimum of higher order, from the next two")
-        row("Young", answer.young_s, "the optimum of first order, for comparison")
-        row("cost", answer.checkpoint_s, "by how much one checkpoint makes the job later")
+        known = measured and answer.daly_s > 0
+        row("Daly", answer.daly_s, "the optimum of higher order, from the next two", known=known)
+        row("Young", answer.young_s, "the optimum of first order, for comparison", known=known)
         row("MTBF", answer.mtbf_s, f"expected {duration_text(answer.policy.mtbf_s)} before")
-        row("lost a day", answer.lost_s_per_day, "checkpoints, work done again, restarts")
-    else:
-        if answer.bound == "budget":
-            row("interval", answer.interval_s, "from one checkpoint to the next, by --budget")
-        row("cost", answer.checkpoint_s, "by how much one checkpoint makes the job later")
-    row("latency", answer.latency_s, "from the cut until it can be restored")
-    row("attempt", answer.attempt_s, "from the request to the commit")
-    row("restart", answer.restart_s, "of a restore, until the job runs")
+    elif answer.bound == "budget":
+        row("interval", answer.interval_s, "from one checkpoint to the next, by --budget")
+    cost = "by how much one checkpoint makes the job later"
+    row("cost", answer.checkpoint_s, cost, known=measured)
+    row("latency", answer.latency_s, "from the cut until it can be restored", known=measured)
+    row("attempt", answer.attempt_s, "from the request to the commit", known=measured)
+    row("restart", answer.restart_s, "from the last step before a failure to the first new one")
+    lost, told = answer.lost_s_per_day, "checkpoints, work done again, restarts"
+    row("lost a day", lost, told, known=lost > 0)
     return rows
 
 

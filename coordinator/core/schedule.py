@@ -1,8 +1,10 @@
 """When each job is to be saved by itself, and what of its failures has been seen.
 
 Looked at about once a second (`LOOK_S`); the caller says how the job stands. A checkpoint is due
-an interval after the last one ended, or after the job began to run; one that failed or was refused
-is tried again sooner, each time a little later than before.
+an interval after the last one ended, or after the job began to run; where the interval is by
+formula, after the last one's cut, since what comes later is done again. One that failed or was
+refused is tried again sooner, each time a little later than before. All of them together, those
+that were given up too, take no more than the budget of the time that the job was watched.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.core.costing import Costing
-from coordinator.core.interval import Costs, Interval, Watched, at_least_s, best, mtbf
+from coordinator.core.interval import (
+    Costs,
+    Interval,
+    Watched,
+    at_least_s,
+    best,
+    lost_per_day,
+    mtbf,
+)
 from coordinator.core.job_policy import JobHistory, JobPolicy, NodeHistory, When
 from coordinator.core.model import AttemptRecord, AttemptState, Cut, RestoreRecord
 
@@ -52,6 +62,7 @@ class _Job:
     policy: JobPolicy
     costing: Costing = field(default_factory=Costing)
     own: Watched = field(default_factory=Watched)
+    seen_s: float = 0.0  # watched by this leader
     nodes: dict[str, Watched] = field(default_factory=dict)
     looked_at: float = -1.0
     ran: bool = False  # since the last interruption
@@ -140,6 +151,8 @@ class Schedule:
         """
         job = self._of(name)
         ran, job.ran, job.since, job.step, job.looked_at = job.ran, False, None, None, -1.0
+        if ran and (lost or crashed):
+            job.costing.failed()
         job.costing.forget_steps()
         job.tries, job.not_before = 0, 0.0  # what failed may have failed of what ended the run
         if not ran or not (lost or crashed):
@@ -175,7 +188,7 @@ class Schedule:
         self._watch(job, sight, now)
         if not sight.ready or now < job.not_before or now - job.asked_at < ASKED_S:
             return ""
-        if _cannot_park(job, sight):
+        if _cannot_park(job, sight) or _over_budget_s(job) > 0:
             return ""
         reason = self._due(job, sight.step, now)
         if reason:
@@ -191,7 +204,8 @@ class Schedule:
         interval, costs = self._interval(job), job.costing.costs()
         due_in_s = -1.0
         if interval is not None and job.since is not None:
-            due_in_s = max(0.0, job.since + interval.seconds - now, job.not_before - now)
+            left_s = interval.seconds - self._passed_s(job, now)
+            due_in_s = max(0.0, left_s, job.not_before - now, _over_budget_s(job))
         return Explanation(
             job.policy, job.history(), costs, interval, due_in_s, self._waits(job, sight, now)
         )
@@ -219,6 +233,7 @@ class Schedule:
         job.seen = sight.step
         if job.looked_at >= 0 and now - job.looked_at <= GAP_S_MAX:
             seconds = now - job.looked_at
+            job.seen_s += seconds
             job.own = Watched(job.own.seconds + seconds, job.own.failures)
             for node in dict.fromkeys(sight.nodes):
                 seen = job.nodes.pop(node, Watched())
@@ -237,7 +252,7 @@ class Schedule:
                 return f"{done} steps since the last one, of {policy.interval_steps}"
             return ""
         interval = self._interval(job)
-        passed_s = now - job.since if job.since is not None else 0.0
+        passed_s = self._passed_s(job, now)
         if interval is None or passed_s < interval.seconds:
             return ""
         how = "auto, " if policy.when is When.AUTO else ""
@@ -248,12 +263,27 @@ class Schedule:
         if policy.when is When.SECONDS:
             floor_s = self._floor_s(job)
             bound = "budget" if floor_s > policy.interval_s else ""
-            return Interval(max(floor_s, policy.interval_s), 0.0, 0.0, 0.0, bound, 0.0)
+            return self._fixed(job, max(floor_s, policy.interval_s), bound)
         if policy.when is not When.AUTO:
             return None
         if not job.costing.known:  # one has to be taken to know what it costs
             return Interval(policy.least_s, self._mtbf(job), 0.0, 0.0, "first", 0.0)
         return best(costs, self._mtbf(job), policy.bounds)
+
+    def _fixed(self, job: _Job, seconds: float, bound: str) -> Interval:
+        """One that the operator has set, and what it loses where failures are known or expected."""
+        mtbf_s = lost_s = 0.0
+        if job.costing.known and (job.policy.mtbf_s > 0 or _failures(job)):
+            mtbf_s = mtbf(job.policy.mtbf_s or job.own.seconds, self._present(job), job.own)
+            lost_s = lost_per_day(seconds, job.costing.costs(), mtbf_s)
+        return Interval(seconds, mtbf_s, 0.0, 0.0, bound, lost_s)
+
+    def _passed_s(self, job: _Job, now: float) -> float:
+        """Since what the interval counts from."""
+        if job.since is None:
+            return 0.0
+        by_formula = job.policy.when is When.AUTO and job.costing.known
+        return now - job.since + (job.costing.stored_s if by_formula else 0.0)
 
     def _floor_s(self, job: _Job) -> float:
         """Where the interval is not by formula: the least that the budget allows."""
@@ -281,6 +311,8 @@ class Schedule:
             return "the end of what its ranks do that has no steps"
         if now < job.not_before:
             return f"a while, for {job.tries} failed or were refused one after another"
+        if _over_budget_s(job) > 0:
+            return f"its budget, for another {_over_budget_s(job):.0f} s"
         if job.policy.when is When.STEPS:
             due = (job.step or 0) + job.policy.interval_steps
             left_s = (job.since or 0.0) + self._floor_s(job) - now
@@ -288,6 +320,15 @@ class Schedule:
                 return f"its budget, for another {left_s:.0f} s"
             return f"step {due}; the job is at {sight.step}"
         return "its time"
+
+
+def _failures(job: _Job) -> int:
+    return job.own.failures + sum(seen.failures for seen in job.nodes.values())
+
+
+def _over_budget_s(job: _Job) -> float:
+    """How long nothing is due, for checkpoints have taken their share; also those given up."""
+    return at_least_s(Costs(job.costing.spent_s), job.policy.budget) - job.seen_s
 
 
 def _cannot_park(job: _Job, sight: Sight) -> bool:

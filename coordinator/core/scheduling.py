@@ -92,15 +92,18 @@ class Scheduling:
         """What it took is what the next one will take."""
         self._schedule.restore_ended(record)
 
-    def over(self, name: str) -> list[Command]:
+    def over(self, name: str, cause: str = "") -> list[Command]:
         """The run of a job ends here: it is restored, or started anew. What has failed is counted.
 
-        Called while the places of that run are still known.
+        Called while the places of that run are still known. `cause`: why a recovery replaces it,
+        which is a failure also where nothing of it is to be seen any more: a job that was hung, a
+        node that has come back empty.
         """
         job = self._cluster.jobs.get(name)
         if job is None:
             return []
         lost, crashed = self._failed(job)
+        crashed = crashed or (bool(cause) and not job.taken_away)
         return self._keep(self._schedule.interrupted(name, lost, crashed))
 
     def explain(self, name: str, policy: JobPolicy | None, now: float) -> Explanation:

@@ -112,7 +112,8 @@ class StandingOrders:
 
     def restore_admitted(self, event: events.RestoreRequested, now: float) -> list[Command]:
         """A restore is about to begin; called while the places of the old run are still known."""
-        counted = self._scheduling.over(event.job)
+        cause = "" if event.drain else event.cause
+        counted = self._scheduling.over(event.job, cause)
         return counted + self._recovering.restore_begun(event, now)
 
     def restore_refused(

@@ -108,3 +108,14 @@ def test_a_new_leader_knows_what_a_step_usually_takes(world: World) -> None:
     world.new_leader()
     world.tick(world.policy.adopt_s + 33.0)
     assert "no step for" in serve(world).cause
+
+
+def test_a_hung_run_counts_as_a_failure_of_the_job(world: World) -> None:
+    """Nothing of it is lost or has ended, and it failed all the same."""
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    before = world.histories["llm"].failures if "llm" in world.histories else 0
+    world.tick(35.0)
+    serve(world)
+    assert world.histories["llm"].failures == before + 1
+    assert all(not node.failures for node in world.histories["llm"].nodes)
