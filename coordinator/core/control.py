@@ -78,6 +78,7 @@ class Control(Requests):
             self._note,
             Means(self._pace, self.policy, epoch),
             health or HealthRules(),
+            lambda job, snapshot: self._keeper.suspicion(job, snapshot),
         )
         self._keeper = Keeper(epoch, self.policy, self._cluster, self._running, self._note)
         self._problems: dict[str, list[str]] = {}

@@ -34,7 +34,11 @@ class StandingOrders:
         note: Callable[[str], None],
         means: Means,
         rules: HealthRules,
+        suspect: Callable[[str, str], str],
     ) -> None:
+        """`suspect`: why a snapshot of a job may be wrong, as far as that is known."""
+        self._suspect = suspect
+        self._origins: dict[str, str] = {}  # of jobs that were put back by themselves: from which
         self._scheduling = Scheduling(cluster, running, note)
         self._recovering = Recovering(
             cluster, running, note, self._scheduling.usual_s, means.policy.hung_s
@@ -59,6 +63,8 @@ class StandingOrders:
         """Take over what the store holds; `ended`: attempts and restores that have."""
         attempts = [each for each in ended if isinstance(each, AttemptRecord)]
         restores = [each for each in ended if isinstance(each, RestoreRecord)]
+        for restore in restores:
+            self._begins(restore)
         self._scheduling.adopt(policies, histories, attempts, restores, now)
         self._recovering.adopt(policies, recoveries, max(0.0, unix_s - now), now)
         self._draining.adopt(drains, attempts, max(0.0, unix_s - now), now)
@@ -133,6 +139,7 @@ class StandingOrders:
 
     def restore_ended(self, record: RestoreRecord, now: float) -> list[Command]:
         """Whoever asked for it."""
+        self._begins(record)
         if record.state is RestoreState.RUNNING:
             self._scheduling.restore_ended(record)
         drained = self._draining.restore_ended(record, now)
@@ -140,7 +147,17 @@ class StandingOrders:
 
     def run_begins(self, job: str) -> list[Command]:
         """A job is started anew; called while the places of the old run are still known."""
+        self._origins.pop(job, None)
         return self._scheduling.over(job)
+
+    def _begins(self, record: RestoreRecord) -> None:
+        """A run goes on from a snapshot. One that an operator has named has the operator's word."""
+        if record.state is not RestoreState.RUNNING:
+            return
+        if record.cause and not record.cold:
+            self._origins[record.job] = record.snapshot
+        else:
+            self._origins.pop(record.job, None)
 
     # -- drains ----------------------------------------------------------------------------------
 
@@ -186,8 +203,18 @@ class StandingOrders:
         self._health.forget(node)
 
     def suspicion(self, records: Iterable[WorkerRecord]) -> str:
-        """Why what was saved by these workers may be wrong; empty: nothing is known."""
-        return self._health.suspicion(records)
+        """Why what was saved by these workers may be wrong; empty: nothing is known.
+
+        A run that was put back by itself from a suspect snapshot has that one's state.
+        """
+        known = tuple(records)
+        if why := self._health.suspicion(known):
+            return why
+        job = known[0].job if known else ""
+        origin = self._origins.get(job, "")
+        if origin and (why := self._suspect(job, origin)):
+            return f"goes on from {origin}: {why.removeprefix(f'goes on from {origin}: ')}"
+        return ""
 
     def health(self) -> Mapping[str, tuple[str, ...]]:
         """Trouble of each node's GPUs, and what was decided about it."""

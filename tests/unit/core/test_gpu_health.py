@@ -396,3 +396,26 @@ def test_a_suspect_snapshot_that_is_named_is_restored_with_a_warning(world: Worl
     assert record is not None
     assert record.state is RestoreState.RUNNING
     assert "the snapshot is suspect: node-2: GPU 0" in record.reason
+
+
+@pytest.mark.parametrize("heir", [False, True])
+def test_what_a_run_saves_that_was_put_back_from_a_suspect_one_is_suspect(
+    world: World, heir: bool
+) -> None:
+    """A drain without a good snapshot moves the run; its state is no better on healthy GPUs."""
+    world.event(events.PolicyChanged(LEAVE))
+    world.snapshots["a1"] = replace(world.snapshots["a1"], suspect="node-1: Xid 48")
+    told(world, "node-2", trouble("node-2", 48))
+    drain(world)
+    go_on(world, 20.0)
+    moved = world.control.attempts()[-1]
+    assert places(world) == ["node-1", "node-3"]
+    assert world.control.restores()[-1].snapshot == moved.attempt
+    if heir:
+        world.new_leader()
+        world.settle()
+    why = commit(world, "a5")
+    assert why.startswith(f"goes on from {moved.attempt}: node-2: GPU 0")
+    world.restore("llm", "r9", "a5")  # an operator's word
+    go_on(world)
+    assert commit(world, "a6") == ""
