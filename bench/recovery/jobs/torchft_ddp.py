@@ -44,23 +44,7 @@ def train(options: argparse.Namespace) -> dict[str, object] | None:
     torch.manual_seed(options.seed)
     net = build_model(options.hidden)
     torch.manual_seed(options.seed + 1 + rank)
-    data = Digits(train=True)
-    sampler = DistributedSampler(
-        data,
-        replica_rank=rank,
-        num_replica_groups=groups,
-        group_rank=0,
-        num_replicas=1,
-        seed=options.seed,
-        drop_last=True,
-    )
-    loader = StatefulDataLoader(
-        data,
-        batch_size=options.batch_size,
-        sampler=sampler,
-        drop_last=True,
-        generator=torch.Generator().manual_seed(options.seed + 1 + rank),
-    )
+    sampler, loader = shard(options, rank, groups)
     adam = torch.optim.Adam(net.parameters(), lr=options.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, options.epochs * len(loader))
 
@@ -106,6 +90,30 @@ def train(options: argparse.Namespace) -> dict[str, object] | None:
         if isinstance(module, nn.BatchNorm1d):
             module.reset_running_stats()
     return {"digest": state_digest(net, adam), "steps": total, "accuracy": right}
+
+
+def shard(
+    options: argparse.Namespace, rank: int, groups: int
+) -> tuple[DistributedSampler, StatefulDataLoader]:
+    """This group's part of the data."""
+    data = Digits(train=True)
+    sampler = DistributedSampler(
+        data,
+        replica_rank=rank,
+        num_replica_groups=groups,
+        group_rank=0,
+        num_replicas=1,
+        seed=options.seed,
+        drop_last=True,
+    )
+    loader = StatefulDataLoader(
+        data,
+        batch_size=options.batch_size,
+        sampler=sampler,
+        drop_last=True,
+        generator=torch.Generator().manual_seed(options.seed + 1 + rank),
+    )
+    return sampler, loader
 
 
 # fault tolerance: begin

@@ -9,55 +9,13 @@ import pytest
 from coordinator.core import events
 from coordinator.core.job_policy import JobHistory, JobPolicy, NodeHistory, When, check
 from coordinator.core.model import (
-    AttemptRecord,
     AttemptState,
     Cut,
-    Phase,
-    PhaseTiming,
-    Plan,
-    RestoreRecord,
-    RestoreState,
 )
 from coordinator.core.schedule import ASKED_S, RETRY_S, Schedule, Sight
 from tests.support.core_checks import state, two_and_a_spare
+from tests.support.core_schedule import AUTO, EVERY, SIGHT, STEPS, looking, record
 from tests.support.core_world import World
-
-HOUR_S = 3600.0
-EVERY = JobPolicy("llm", When.SECONDS, interval_s=100.0)
-STEPS = JobPolicy("llm", When.STEPS, interval_steps=50)
-AUTO = JobPolicy("llm", When.AUTO, mtbf_s=HOUR_S, least_s=30.0)
-SIGHT = Sight("llm", ready=True, busy=False, step=10, nodes=("n0", "n1"))
-
-
-def record(
-    state: AttemptState = AttemptState.COMMITTED, *, pause_ms: int = 2000, step: int = 10
-) -> AttemptRecord:
-    timings = (PhaseTiming(Phase.DUMP, 1000, 1000), PhaseTiming(Phase.PERSIST, 2000, 6000))
-    return AttemptRecord(
-        attempt="a1", job="llm", state=state, epoch=1, incarnation=1, cut=Cut.STEP, stop=False,
-        target=step, deadline_s=60.0, requested_unix_s=1.0, reason="", timings=timings,
-        pause_ms=pause_ms,
-    )  # fmt: skip
-
-
-RESTORED = RestoreRecord(
-    restore="r1", job="llm", snapshot="a1", state=RestoreState.RUNNING, epoch=1, incarnation=2,
-    plan=Plan("llm", "a1", (), ()), deadline_s=60.0, requested_unix_s=1.0, reason="",
-    timings=(PhaseTiming(Phase.RESTORE, 0, 3000), PhaseTiming(Phase.RELEASE, 3000, 1000)),
-)  # fmt: skip
-
-
-def looking(
-    schedule: Schedule, start: float, seconds: float, sight: Sight = SIGHT, speed: float = 0.0
-) -> float:
-    """Look once a second; returns when something was due first, or infinity."""
-    at = start
-    while at <= start + seconds:
-        step = sight.step + int(speed * (at - start))
-        if schedule.look(replace(sight, step=step), at):
-            return at
-        at += 1.0
-    return float("inf")
 
 
 @pytest.fixture
@@ -137,16 +95,6 @@ def test_auto_takes_a_first_one_to_learn_what_it_costs(schedule: Schedule) -> No
     assert looking(schedule, 41.0, 300.0) == pytest.approx(40.0 + 121.0 - 6.0, abs=3.0)
 
 
-def test_what_a_checkpoint_slows_the_job_down_by_is_part_of_its_cost(schedule: Schedule) -> None:
-    for second in range(60):
-        schedule.look(replace(SIGHT, step=10 * second), float(second))
-    for second in range(60, 71):  # ten seconds at half the speed
-        sight = replace(SIGHT, ready=False, busy=True, step=600 + 5 * (second - 60))
-        schedule.look(sight, float(second))
-    schedule.attempt_ended(record(), 70.5)
-    assert schedule.explain("llm", None, None, 71.0).costs.checkpoint_s == pytest.approx(5, abs=0.2)
-
-
 def test_failures_are_counted_once_a_run_and_with_the_node(schedule: Schedule) -> None:
     looking(schedule, 0.0, 60.0)
     history = schedule.interrupted("llm", ("n1",), True)
@@ -210,95 +158,6 @@ def test_a_clock_that_is_a_day_off_makes_one_checkpoint_early_or_one_interval_wh
         assert looking(schedule, 1001.0, 300.0) == pytest.approx(due, abs=1.0)
         schedule.attempt_ended(record(), 1200.0)
         assert looking(schedule, 1201.0, 300.0) == pytest.approx(1300.0, abs=1.0)
-
-
-@pytest.mark.parametrize(
-    ("policy", "due"),
-    [
-        (replace(EVERY, interval_s=10.0, budget=0.02), 98.0),  # 2 s each
-        (replace(EVERY, interval_s=150.0, budget=0.02), 150.0),
-        (replace(STEPS, interval_steps=5, budget=0.02), 98.0),
-        (replace(AUTO, budget=0.002), 998.0),
-    ],
-)
-def test_the_budget_wins_over_every_interval(policy: JobPolicy, due: float) -> None:
-    schedule = Schedule()
-    schedule.set(policy)
-    looking(schedule, -5.0, 5.0)
-    schedule.attempt_ended(record(), 0.0)
-    assert looking(schedule, 1.0, 1200.0, speed=1.0) == pytest.approx(due, abs=1.0)
-
-
-def test_what_was_given_up_is_in_the_budget_too(schedule: Schedule) -> None:
-    """Five of 3 s each, none of which was committed: at two percent, that is paid off later."""
-    schedule.set(replace(EVERY, interval_s=10.0, budget=0.02))
-    at = looking(schedule, 0.0, 50.0)
-    for _ in range(5):
-        schedule.attempt_ended(record(AttemptState.ABORTED, pause_ms=3000), at)
-    waits = schedule.explain("llm", None, SIGHT, at + 700.0).waits
-    assert waits.startswith("its budget, for another")
-    again = looking(schedule, at + 1.0, 2000.0)
-    assert again == pytest.approx(15.0 * 0.98 / 0.02, abs=12.0)
-
-
-def test_a_long_pause_is_paid_off_before_the_next(schedule: Schedule) -> None:
-    """The median of what they cost says nothing of one that took long."""
-    schedule.set(replace(EVERY, interval_s=10.0, budget=0.1))
-    at = 0.0
-    for pause_ms in (1000, 1000, 60_000, 1000):
-        at = looking(schedule, at, 5000.0) + 1.0
-        schedule.attempt_ended(record(pause_ms=pause_ms), at)
-    assert at >= 62.0 * 9
-
-
-def test_a_restart_is_from_the_last_step_to_the_next_new_one(schedule: Schedule) -> None:
-    looking(schedule, 0.0, 60.0, speed=1.0)
-    schedule.look(replace(SIGHT, ready=False), 61.0)
-    schedule.interrupted("llm", ("n1",), False)
-    schedule.restore_ended(RESTORED)
-    for second in (80.0, 81.0):  # it is back, at the step that it was saved at
-        schedule.look(replace(SIGHT, step=30), second)
-    assert schedule.explain("llm", None, SIGHT, 81.0).costs.restart_s == 4.0, "as the restore says"
-    schedule.look(replace(SIGHT, step=31), 82.0)
-    costs = schedule.explain("llm", None, SIGHT, 82.0).costs
-    assert costs.restart_s == pytest.approx(22.0, abs=1.0)
-
-
-def test_a_move_that_somebody_asked_for_says_nothing_of_failures(schedule: Schedule) -> None:
-    looking(schedule, 0.0, 60.0, speed=1.0)
-    schedule.interrupted("llm", (), False)
-    schedule.restore_ended(RESTORED)
-    for second, step in ((80.0, 30), (82.0, 31)):
-        schedule.look(replace(SIGHT, step=step), second)
-    assert schedule.explain("llm", None, SIGHT, 82.0).costs.restart_s == 4.0
-
-
-def test_what_a_set_interval_loses_is_told_once_it_is_known(schedule: Schedule) -> None:
-    looking(schedule, 0.0, 60.0)
-    assert told_lost(schedule) == 0.0, "neither a cost nor a failure is known"
-    schedule.attempt_ended(record(), 61.0)
-    assert told_lost(schedule) == 0.0, "no failure was seen or is expected"
-    schedule.interrupted("llm", ("n1",), False)
-    looking(schedule, 62.0, 60.0)
-    assert told_lost(schedule) > 0.0
-
-
-def told_lost(schedule: Schedule) -> float:
-    interval = schedule.explain("llm", None, SIGHT, 200.0).interval
-    assert interval is not None
-    return interval.lost_s_per_day
-
-
-def test_the_interval_is_computed_anew_after_each_attempt(schedule: Schedule) -> None:
-    schedule.set(AUTO)
-    found = []
-    for pause_ms in (2000, 8000, 8000):
-        schedule.attempt_ended(record(pause_ms=pause_ms), 0.0)
-        told = schedule.explain("llm", None, SIGHT, 1.0).interval
-        assert told is not None
-        found.append((told.seconds, told.lost_s_per_day))
-    assert found[0] < found[1] < found[2]
-    assert found[2][0] == pytest.approx(2 * found[0][0], rel=0.05)  # by the root of the cost
 
 
 def test_a_rank_that_takes_no_steps_is_not_to_be_parked(schedule: Schedule) -> None:
