@@ -107,8 +107,8 @@ class Share(click.ParamType[float]):
     "--hung",
     type=click.FloatRange(2.0),
     metavar="STEPS",
-    help="No step for so many usual ones, and half a minute, is a failure, unless a rank has said "
-    "that it takes none.  [default: never]",
+    help="No step of a rank for so many usual ones, and half a minute, is a failure, unless a rank "
+    "has said that it takes none.  [default: never]",
 )
 @option(
     "--last-resort",

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from coordinator.core import events
-from coordinator.core.cluster import Cluster
+from coordinator.core.cluster import FRESH, Cluster
 from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery
 from coordinator.core.errors import AllstopError
-from coordinator.core.failures import failure_of, listed
+from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobPolicy, JobRecovery, OnFailure
-from coordinator.core.known import ATTACHED, LEFT, Job
+from coordinator.core.known import ATTACHED, Job
 from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, WorkerState
-from coordinator.core.recovery import Ask, Recovery, Standing
+from coordinator.core.recovery import Ask, Recovery
 from coordinator.core.running import Running
-
-
-@dataclass
-class _Clock:
-    """The steps of one job, as they were seen."""
-
-    step: int = -1
-    at: float = 0.0  # when it was taken, later by what was done to the job since
-    looked_at: float = 0.0
+from coordinator.core.standing import Standings
 
 
 class Recovering:
@@ -42,9 +33,7 @@ class Recovering:
         self._running = running
         self._note = note
         self._jobs: dict[str, Recovery] = {}
-        self._clocks: dict[str, _Clock] = {}
-        self._exits: dict[str, tuple[int, int]] = {}  # by job: incarnation, furthest step
-        self._usual_s = usual_s
+        self._standings = Standings(cluster, running, usual_s)
         self._hung_s = hung_s
         self._unix_less_now = 0.0
 
@@ -86,11 +75,13 @@ class Recovering:
     # -- what is told ----------------------------------------------------------------------------
 
     def worker_exited(self, event: events.WorkerExited) -> None:
-        """How far a worker got that ended; `event` has the incarnation that it is known by."""
-        if event.exit_code != 0 and event.job in self._jobs:
-            incarnation, step = self._exits.get(event.job, (0, 0))
-            before = step if incarnation == event.incarnation else 0
-            self._exits[event.job] = (event.incarnation, max(before, event.step))
+        """A worker has ended; `event` has the incarnation that it is known by."""
+        self._standings.worker_exited(event)
+
+    def run_begins(self, job: str) -> None:
+        """A job is started anew by whoever runs it."""
+        if job in self._jobs:
+            self._jobs[job].started_anew()
 
     def fenced(self, command: FenceWorkers, now: float) -> list[Command]:
         """Workers of an older run are ended on a node that came back, or are refused."""
@@ -159,7 +150,7 @@ class Recovering:
             job = self._cluster.jobs.get(name)
             if job is None or known.policy.on_failure is not OnFailure.RESTORE:
                 continue
-            standing = self._standing(job, now)
+            standing = self._standings.look(job, self._ended_before(job), now)
             known.ended(standing.ended, job.incarnation)
             if not standing.whole and (now < job.sure_at or job.beginning):
                 commands += self._kept(known)
@@ -187,7 +178,8 @@ class Recovering:
         if known is None or found is None:
             return []
         known.moves = []
-        known.condemned(why, self._standing(found, now), now)
+        standing = self._standings.look(found, self._ended_before(found), now)
+        known.condemned(why, standing, now)
         return self._carried(known, known.moves)
 
     # -- pieces ----------------------------------------------------------------------------------
@@ -216,67 +208,13 @@ class Recovering:
         return [KeepRecovery(known.record)]
 
     def _ended(self, name: str) -> list[Command]:
-        """Whatever of a job that is given up still lives is ended."""
+        """Whatever of a job that is given up still lives is ended; not what is started anew."""
         by_node: dict[str, list[WorkerState]] = {}
         for (node, _), state in self._cluster.of_job(name).items():
-            by_node.setdefault(node, []).append(state)
+            if state.incarnation != FRESH:
+                by_node.setdefault(node, []).append(state)
         reason = "the job's recovery was given up"
         return [FenceWorkers(node, reason, tuple(states)) for node, states in by_node.items()]
-
-    def _standing(self, job: Job, now: float) -> Standing:
-        alive = self._cluster.alive(job)
-        ranks = [rank for state in alive for rank in state.ranks]
-        crashed, gone, ended, left = [], [], [], 0
-        before = self._ended_before(job)
-        here = {state.worker for state in alive if state.state != "faulted"}
-        for worker in range(job.workers):
-            if worker in here:
-                continue
-            at = job.places.get(worker, "")
-            node = self._cluster.nodes.get(at)
-            state = node.workers.get((job.name, worker)) if node is not None else None
-            own = state is not None and state.incarnation == job.incarnation
-            well = state is not None and (state.state, state.exit_code) == ("exited", 0)
-            if worker in before or (own and well):
-                ended.append(worker)  # also where its shim has left, as one that started it does
-            elif node is not None and node.state != ATTACHED:
-                gone.append(f"worker {worker}: {at} is {node.state}, {node.reason}")
-                left += node.state == LEFT
-            elif state is None or not own:
-                gone.append(f"worker {worker} is on no node")
-            else:
-                how = "is faulted" if state.state == "faulted" else _code(state.exit_code)
-                crashed.append(f"worker {worker} on {at} {how}")
-        whole = bool(here) and len(here) == job.workers
-        step = max((rank.boundary for rank in ranks), default=0)
-        incarnation, exit_step = self._exits.get(job.name, (0, 0))
-        moves = not (crashed or gone or any(rank.no_steps for rank in ranks))
-        busy = bool(self._running.of_job(job.name)) or job.beginning
-        return Standing(
-            busy=busy,
-            whole=whole,
-            workers=job.workers,
-            crashed=tuple(crashed),
-            gone=tuple(gone),
-            ended=tuple(ended),
-            on_purpose=not here and not crashed and bool(gone) and left == len(gone),
-            taken_away=job.taken_away,
-            step=step,
-            crash_step=exit_step if incarnation == job.incarnation else 0,
-            still_s=self._still_s(job.name, step, now, moves=bool(here) and moves, busy=busy),
-            behind=self._behind(job, alive, step),
-            usual_s=self._usual_s(job.name),
-            nodes=sum(node.state == ATTACHED for node in self._cluster.nodes.values()),
-        )
-
-    def _behind(self, job: Job, alive: Iterable[WorkerState], step: int) -> str:
-        late = [
-            f"rank {rank.rank} on {job.places.get(state.worker, 'no node')} at step {rank.boundary}"
-            for state in alive
-            for rank in state.ranks
-            if rank.boundary < step
-        ]
-        return f"{listed(late)}, others at step {step}" if late else ""
 
     def _of_lost_node(self, record: RestoreRecord) -> bool:
         failure = record.failure
@@ -286,19 +224,3 @@ class Recovering:
     def _ended_before(self, job: Job) -> tuple[int, ...]:
         record = self._jobs[job.name].record
         return record.ended if record.ended_in == job.incarnation else ()
-
-    def _still_s(self, job: str, step: int, now: float, *, moves: bool, busy: bool) -> float:
-        """For how long it has taken no step; an attempt that parks ranks in vain does not count."""
-        clock = self._clocks.setdefault(job, _Clock(at=now, looked_at=now))
-        if step != clock.step or not moves:
-            clock.step, clock.at = step, now
-        elif busy:
-            clock.at += now - clock.looked_at
-        clock.looked_at = now
-        return now - clock.at
-
-
-def _code(exit_code: int) -> str:
-    if exit_code < 0:
-        return f"was ended by signal {-exit_code}"
-    return f"ended with exit code {exit_code}"

@@ -8,6 +8,7 @@
                 no nodes can take it                                -> WAITING
                 no snapshot is left, or too many were left behind,
                 and no last resort                                  -> GIVEN_UP
+                so too, but somebody has started the job anew       -> UNSEEN
     WAITING     nodes came: ask                                     (-> RECOVERING, as it begins)
                 none came in time, and no last resort               -> GIVEN_UP
     GIVEN_UP    a policy is set anew                                -> WATCHING
@@ -24,6 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from coordinator.core import crash_loop
+from coordinator.core.failures import listed
 from coordinator.core.job_policy import (
     JobPolicy,
     JobRecovery,
@@ -34,6 +36,7 @@ from coordinator.core.job_policy import (
     in_words,
 )
 from coordinator.core.model import Failure, RestoreRecord, RestoreState
+from coordinator.core.standing import Pace, Standing
 
 S = RecoveryState
 SETTLE_S = 1.0  # after a crash, for the others that died of it to be told
@@ -44,26 +47,6 @@ UNANSWERED_S = 60.0  # a restore that was asked for has begun or was refused by 
 STORY_LINES = 100
 LOSSES_MAX = 20  # of nodes while a snapshot is restored, before these are its tries too
 NO_NODES = frozenset({"NoPlan", "OldRunUnseen", "NotReady"})
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How a job stands at one look."""
-
-    busy: bool = False  # an attempt or a restore has it
-    whole: bool = False  # every worker lives and is in reach
-    workers: int = 0
-    crashed: tuple[str, ...] = ()  # workers that ended with another code than 0, in words
-    gone: tuple[str, ...] = ()  # workers out of reach, or nowhere, in words
-    ended: tuple[int, ...] = ()  # workers that ended with 0
-    on_purpose: bool = False  # whoever is not there was ended by whoever runs its shim
-    taken_away: str = ""  # how one of them has ended the run by that; empty: none has
-    step: int = 0
-    crash_step: int = 0  # that workers had finished which ended with another code; 0: not known
-    still_s: float = 0.0  # since the last step; 0 while nobody knows, or none is to be expected
-    behind: str = ""  # ranks that have finished fewer steps than others, in words
-    usual_s: float = 0.0  # of a step; 0: not known
-    nodes: int = 0  # that are in reach
 
 
 @dataclass(frozen=True)
@@ -102,8 +85,9 @@ class Recovery:
     delays: int = 0
     nodes: int = 0
     losses: int = 0  # of nodes during restores of this recovery
-    hung_at: int | None = None  # the step at which it is hung, though it is whole
+    hung_at: Mapping[int, int] = field(default_factory=dict)  # ranks that are hung, and where
     goes_on: bool = False  # the run that is given up has not been touched yet
+    anew: bool = False  # somebody has started the job anew meanwhile
     unix_less_now: float = 0.0
 
     # -- what is told ----------------------------------------------------------------------------
@@ -155,6 +139,10 @@ class Recovery:
         self.goes_on = True
         self._ask(now)
 
+    def started_anew(self) -> None:
+        """A new run of the job begins, and not by a restore."""
+        self.anew = self.record.state in (S.RECOVERING, S.WAITING)
+
     def committed(self, snapshot: str, step: int) -> None:
         """The job got as far as another snapshot; 0: the step is not known."""
         self._put(crash_loop.committed(self.record, snapshot, step))
@@ -197,7 +185,7 @@ class Recovery:
         if record.state is RestoreState.RUNNING:
             what = "was started from scratch" if record.cold else f"runs from {record.snapshot}"
             self._keep(snapshot=record.snapshot, tries=0)
-            self.hung_at = None
+            self.hung_at = {}
             if self.record.state is not S.WATCHING:
                 self._move(S.WATCHING, f"the job {what} ({record.restore})", now)
             return
@@ -247,19 +235,31 @@ class Recovery:
             self._fail(why, standing, now, itself=not standing.gone)
 
     def _look_for_hung(self, standing: Standing, now: float) -> None:
-        if not self.policy.hung or not standing.usual_s:
+        late = [pace for pace in standing.paces if self._is_late(pace, standing)]
+        if not late:
             return
-        if standing.still_s > max(self.hung_s, self.policy.hung * standing.usual_s):
-            told = f"no step for {standing.still_s:.0f} s, usually one in {standing.usual_s:.1f} s"
-            told += f"; {standing.behind}" if standing.behind else ""
-            self.hung_at = standing.step
-            self._fail(told, standing, now, itself=True)
+        most = max(late, key=lambda pace: pace.still_s)
+        usual_s = max(most.usual_s, standing.usual_s)
+        told = f"no step for {most.still_s:.0f} s, usually one in {usual_s:.1f} s"
+        if len(late) < len(standing.paces):
+            told = f"rank {listed([str(pace.rank) for pace in late])}: {told}"
+        told += f"; {standing.behind}" if standing.behind else ""
+        self.hung_at = {pace.rank: pace.step for pace in late}
+        self._fail(told, standing, now, itself=True)
+
+    def _is_late(self, pace: Pace, standing: Standing) -> bool:
+        """By the job's usual step, or by the rank's own where that takes longer."""
+        if not self.policy.hung or not standing.usual_s:
+            return False
+        usual_s = max(pace.usual_s, standing.usual_s)
+        return pace.still_s > max(self.hung_s, self.policy.hung * usual_s)
 
     def _well(self, standing: Standing) -> bool:
         """Whether it goes on by itself: a job that is hung is whole all the time."""
         if not standing.whole or standing.busy:
             return False
-        return self.hung_at is None or standing.step > self.hung_at
+        steps = {pace.rank: pace.step for pace in standing.paces}
+        return all(steps.get(rank, step) != step for rank, step in self.hung_at.items())
 
     def _recovering(self, standing: Standing, now: float) -> None:
         if standing.busy:
@@ -295,7 +295,7 @@ class Recovery:
 
     def _begin(self, now: float) -> None:
         self.began, self.not_before, self.delays, self.losses = now, now, 0, 0
-        self.asked_at = None
+        self.asked_at, self.anew = None, False
 
     def _fail(self, why: str, standing: Standing, now: float, *, itself: bool) -> None:
         """The run is over: count it where the job failed itself, and ask for a restore."""
@@ -351,6 +351,9 @@ class Recovery:
             self.asked_at, self.not_before = now, now + UNANSWERED_S
             self.moves.append(Ask((), self.record.why, scratch=True))
             return
+        if self.anew:
+            self._move(S.UNSEEN, f"{why}; it was started anew", now)
+            return
         self._move(S.GIVEN_UP, f"given up, {why}", now)
         self.moves.append(End(f"its recovery was given up: {why}"))
 
@@ -361,7 +364,7 @@ class Recovery:
         self.goes_on = False
         if state is not S.RECOVERING:
             self.doubt_since = None
-        if state in (S.WATCHING, S.FINISHED):
+        if state in (S.UNSEEN, S.WATCHING, S.FINISHED):
             self._keep(why="")
         self._tell(text, now)
 

@@ -139,6 +139,7 @@ class StandingOrders:
 
     def run_begins(self, job: str) -> list[Command]:
         """A job is started anew; called while the places of the old run are still known."""
+        self._recovering.run_begins(job)
         return self._scheduling.over(job)
 
     # -- drains ----------------------------------------------------------------------------------
