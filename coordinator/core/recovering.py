@@ -9,7 +9,7 @@ from coordinator.core.cluster import FRESH, Cluster
 from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery
 from coordinator.core.errors import AllstopError
 from coordinator.core.failures import failure_of
-from coordinator.core.job_policy import JobPolicy, JobRecovery, OnFailure
+from coordinator.core.job_policy import JobPolicy, JobRecovery
 from coordinator.core.known import ATTACHED, Job
 from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, WorkerState
 from coordinator.core.recovery import Ask, Recovery
@@ -95,7 +95,7 @@ class Recovering:
 
     def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
         """A snapshot is what later recoveries go back to; a stop is no failure."""
-        known = self._active(record.job)
+        known = self._jobs.get(record.job)
         if known is None or record.state is not AttemptState.COMMITTED:
             return []
         known.committed(record.attempt, record.target)
@@ -105,7 +105,7 @@ class Recovering:
 
     def restore_begun(self, event: events.RestoreRequested, now: float) -> list[Command]:
         """A restore of the job is on its way."""
-        known = self._active(event.job)
+        known = self._jobs.get(event.job)
         if known is None or not event.cause or event.drain:
             return []
         known.restore_begun(event.snapshot.snapshot, now)
@@ -136,8 +136,8 @@ class Recovering:
         return self._carried(known, known.moves)
 
     def restore_ended(self, record: RestoreRecord, now: float) -> list[Command]:
-        """Whoever asked for it."""
-        known = self._active(record.job)
+        """Whoever asked for it, and whatever the policy says meanwhile."""
+        known = self._jobs.get(record.job)
         if known is None:
             return []
         known.restored(record, now, node_lost=self._of_lost_node(record))
@@ -148,7 +148,7 @@ class Recovering:
         commands: list[Command] = []
         for name, known in self._jobs.items():
             job = self._cluster.jobs.get(name)
-            if job is None or known.policy.on_failure is not OnFailure.RESTORE:
+            if job is None or not known.acts:
                 continue
             standing = self._standings.look(job, self._ended_before(job), now)
             known.ended(standing.ended, job.incarnation)
@@ -186,8 +186,7 @@ class Recovering:
 
     def _active(self, job: str) -> Recovery | None:
         known = self._jobs.get(job)
-        active = known is not None and known.policy.on_failure is OnFailure.RESTORE
-        return known if active else None
+        return known if known is not None and known.acts else None
 
     def _carried(self, known: Recovery, moves: Iterable[object]) -> list[Command]:
         commands: list[Command] = []

@@ -90,12 +90,17 @@ class Recovery:
     anew: bool = False  # somebody has started the job anew meanwhile
     unix_less_now: float = 0.0
 
+    @property
+    def acts(self) -> bool:
+        """Whether anything is done when the job fails."""
+        return self.policy.on_failure is OnFailure.RESTORE
+
     # -- what is told ----------------------------------------------------------------------------
 
     def look(self, standing: Standing, now: float) -> list[Move]:
         """See how the job stands; returns what is to be done, at most one thing."""
         self.moves = []
-        if self.policy.on_failure is OnFailure.RESTORE:
+        if self.acts:
             _LOOKS[self.record.state](self, standing, now)
         self.nodes = standing.nodes
         if standing.whole and not standing.busy:
@@ -122,7 +127,11 @@ class Recovery:
         """An operator has set a policy; what was given up before is begun anew by it."""
         self.policy = policy
         self._tell(f"the policy is set: {in_words(policy)}", now)
-        if policy.on_failure is OnFailure.RESTORE and self.record.state is S.GIVEN_UP:
+        if not self.acts or not policy.hung:
+            self.hung_at = {}
+        if not self.acts:
+            self.asked_at = None
+        if self.acts and self.record.state is S.GIVEN_UP:
             self._put(crash_loop.begun_anew(self.record))
             self._move(S.WATCHING, "with that, what was given up is tried again", now)
 
@@ -160,7 +169,7 @@ class Recovery:
 
     def refused(self, failure: Failure, now: float) -> None:
         """The restore that was asked for was refused; nothing was changed."""
-        if self.record.state not in (S.RECOVERING, S.WAITING):
+        if self.record.state not in (S.RECOVERING, S.WAITING) or not self.acts:
             return
         self.asked_at = None
         if self.goes_on:
@@ -192,6 +201,9 @@ class Recovery:
         if self.record.state is not S.RECOVERING:
             return
         why = record.failure.what if record.failure is not None else record.reason
+        if not self.acts:
+            self._tell(f"{record.restore} failed, and is left at that: {why}", now)
+            return
         if node_lost and self.losses < LOSSES_MAX:
             self.losses += 1
             self._tell(f"{record.restore} failed, and not of its snapshot: {why}", now)

@@ -147,3 +147,70 @@ def test_of_three_workers_two_are_lost_within_a_second() -> None:
     for name in ("node-1", "node-3"):
         world.attach(name)
         assert not world.nodes[name].workers
+
+
+def hung(world: World) -> None:
+    """It takes no step any more, and is to be restored for that."""
+    world.event(events.PolicyChanged(HUNG))
+    for step in range(100, 130):
+        run_on(world, step)
+        world.tick(1.0)
+    world.tick(35.0)
+
+
+HUNG = replace(POLICY, hung=10.0)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_policy_that_is_off_during_a_recovery_does_not_have_the_job_restored_again(
+    world: World, begun: bool
+) -> None:
+    """It is back, at an earlier step than the one that it was hung at."""
+    hung(world)
+    if begun:
+        serve(world)
+        answer_until(world, Phase.CLEAR)
+    world.event(events.PolicyChanged(JobPolicy("llm")))
+    if not begun:
+        serve(world)
+    world.settle()
+    run_on(world, 20)
+    world.tick(2.0)
+    assert recovery(world).state is S.WATCHING
+    world.event(events.PolicyChanged(HUNG))
+    for step in range(21, 100):
+        run_on(world, step)
+        world.tick(1.0)
+    assert not world.wanted
+    assert recovery(world).state is S.WATCHING
+    assert len(world.control.restores()) == 1
+
+
+def test_a_job_that_moves_again_while_the_policy_is_off_is_well(world: World) -> None:
+    hung(world)
+    serve(world)
+    answer_until(world, Phase.FETCH)
+    world.event(events.PolicyChanged(JobPolicy("llm")))
+    failed = next(o for o in world.orders if o.phase is Phase.FETCH)
+    world.orders.remove(failed)
+    world.event(world.nodes[failed.node].fail(failed, "a disk error"))
+    world.settle()
+    world.tick(100.0)
+    assert not world.wanted
+    assert "is left at that: a disk error" in story(world)
+    world.event(events.PolicyChanged(HUNG))
+    world.tick(2.0)
+    assert recovery(world).state is S.WATCHING
+    assert not world.wanted
+
+
+def test_a_job_that_is_stopped_while_the_policy_is_off_is_finished(world: World) -> None:
+    world.event(events.PolicyChanged(JobPolicy("llm")))
+    world.checkpoint("llm", "a2", stop=True)
+    world.settle()
+    for name in ("node-1", "node-2"):
+        crash(world, name, -15)
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(30.0)
+    assert recovery(world).state is S.FINISHED
+    assert not world.wanted
