@@ -149,6 +149,7 @@ async def restore_by_itself(desk: Desk, ask: commands.AskRestore) -> events.Rest
         scratch=ask.scratch,
         drain=ask.drain,
         anywhere=ask.anywhere,
+        failed_on=ask.failed_on,
         old_addresses=OldAddresses.MOVE if ask.scratch else OldAddresses.REFUSE,
     )
 

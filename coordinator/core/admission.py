@@ -188,7 +188,9 @@ def _plan(cluster: Cluster, job: Job, event: RestoreRequested) -> tuple[Plan, st
     """The plan, and where it is one to start from scratch, why; raises what refuses both."""
     planned, cold_why = plan_or_start(
         event.snapshot,
-        cluster.candidates(job.name, event.files, anywhere=event.anywhere),
+        cluster.candidates(
+            job.name, event.files, anywhere=event.anywhere, failed_on=event.failed_on
+        ),
         cold_start=event.cold_start,
         old_addresses=event.old_addresses,
         scratch=event.scratch,

@@ -263,6 +263,7 @@ class AskRestore(Command):
     snapshot: str = ""  # this one, instead of the newest
     drain: str = ""  # the node whose drain needs it
     anywhere: bool = False  # nodes that are drained may take it too
+    failed_on: tuple[str, ...] = ()  # nodes that are taken last
 
 
 @dataclass(frozen=True)

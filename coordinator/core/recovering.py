@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from coordinator.core import events
+from coordinator.core.blame import blame
 from coordinator.core.cluster import FRESH, Cluster
 from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery
 from coordinator.core.errors import AllstopError
 from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobPolicy, JobRecovery
-from coordinator.core.known import ATTACHED, Job
+from coordinator.core.known import Job
 from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, WorkerState
 from coordinator.core.recovery import Ask, Recovery
 from coordinator.core.running import Running
@@ -140,7 +141,7 @@ class Recovering:
         known = self._jobs.get(record.job)
         if known is None:
             return []
-        known.restored(record, now, node_lost=self._of_lost_node(record))
+        known.restored(record, now, blame(record.failure, self._cluster.attached))
         return self._carried(known, known.moves)
 
     def look(self, now: float) -> list[Command]:
@@ -193,7 +194,10 @@ class Recovering:
         for move in list(moves):
             if isinstance(move, Ask):
                 name = known.record.job
-                commands.append(AskRestore(name, move.skip, move.cause, move.scratch))
+                ask = AskRestore(
+                    name, move.skip, move.cause, move.scratch, failed_on=move.failed_on
+                )
+                commands.append(ask)
             else:
                 commands += self._ended(known.record.job)
         known.moves = []
@@ -214,11 +218,6 @@ class Recovering:
                 by_node.setdefault(node, []).append(state)
         reason = "the job's recovery was given up"
         return [FenceWorkers(node, reason, tuple(states)) for node, states in by_node.items()]
-
-    def _of_lost_node(self, record: RestoreRecord) -> bool:
-        failure = record.failure
-        known = self._cluster.nodes.get(failure.node) if failure is not None else None
-        return known is not None and known.state != ATTACHED
 
     def _ended_before(self, job: Job) -> tuple[int, ...]:
         record = self._jobs[job.name].record

@@ -15,28 +15,27 @@
     any         it is whole again, whoever did that                 -> WATCHING
 
 Looked at about once a second with how the job stands (`Standing`), and told of its own restores.
-Everything it decides is a line of the job's story. Times are monotonic seconds of the caller;
-`unix_s` beside them is for the story alone.
+Everything it decides is a line of the job's story. Times are monotonic seconds of the caller.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from coordinator.core import crash_loop
+from coordinator.core.blame import Blame
 from coordinator.core.failures import listed
 from coordinator.core.job_policy import (
     JobPolicy,
-    JobRecovery,
     LastResort,
     OnFailure,
     RecoveryState,
-    StoryLine,
     in_words,
 )
 from coordinator.core.model import Failure, RestoreRecord, RestoreState
 from coordinator.core.standing import Pace, Standing
+from coordinator.core.story import Story
 
 S = RecoveryState
 SETTLE_S = 1.0  # after a crash, for the others that died of it to be told
@@ -44,8 +43,7 @@ RETRY_S = 1.0
 RETRY_S_MAX = 60.0
 NODES_S = 5.0  # between two looks for nodes
 UNANSWERED_S = 60.0  # a restore that was asked for has begun or was refused by then
-STORY_LINES = 100
-LOSSES_MAX = 20  # of nodes while a snapshot is restored, before these are its tries too
+EXCUSED_MAX = 20  # restores that fail, and not of their snapshot, before these are its tries too
 NO_NODES = frozenset({"NoPlan", "OldRunUnseen", "NotReady"})
 
 
@@ -55,6 +53,7 @@ class Ask:
 
     skip: tuple[str, ...]
     cause: str
+    failed_on: tuple[str, ...] = ()  # nodes that are taken last
     scratch: bool = False  # start the job's commands from scratch
 
 
@@ -69,13 +68,11 @@ Move = Ask | End
 
 
 @dataclass
-class Recovery:
-    """The recovery of one job; `record` is what outlives the leader."""
+class Recovery(Story):
+    """The recovery of one job."""
 
-    record: JobRecovery
     policy: JobPolicy
     hung_s: float = 30.0  # without a step: less is no hang, however quick the steps are
-    changed: bool = False  # the record is to be kept
     moves: list[Move] = field(default_factory=list)
     step: int = 0  # seen last while it ran
     doubt_since: float | None = None
@@ -84,11 +81,11 @@ class Recovery:
     asked_at: float | None = None
     delays: int = 0
     nodes: int = 0
-    losses: int = 0  # of nodes during restores of this recovery
+    excused: int = 0  # restores of this recovery that failed, and not of their snapshot
+    doubted: str = ""  # a snapshot whose restore failed on a node, which may be at fault instead
     hung_at: Mapping[int, int] = field(default_factory=dict)  # ranks that are hung, and where
     goes_on: bool = False  # the run that is given up has not been touched yet
     anew: bool = False  # somebody has started the job anew meanwhile
-    unix_less_now: float = 0.0
 
     @property
     def acts(self) -> bool:
@@ -110,7 +107,7 @@ class Recovery:
     def ended(self, workers: tuple[int, ...], incarnation: int) -> None:
         """These have ended with 0: a later leader may find them nowhere, and nothing is amiss."""
         if workers and (workers, incarnation) != (self.record.ended, self.record.ended_in):
-            self._keep(ended=workers, ended_in=incarnation)
+            self.keep(ended=workers, ended_in=incarnation)
 
     def stopped(self, how: str, now: float) -> None:
         """The job has been stopped on purpose."""
@@ -126,13 +123,13 @@ class Recovery:
     def set(self, policy: JobPolicy, now: float) -> None:
         """An operator has set a policy; what was given up before is begun anew by it."""
         self.policy = policy
-        self._tell(f"the policy is set: {in_words(policy)}", now)
+        self.saw(f"the policy is set: {in_words(policy)}", now)
         if not self.acts or not policy.hung:
             self.hung_at = {}
         if not self.acts:
             self.asked_at = None
         if self.acts and self.record.state is S.GIVEN_UP:
-            self._put(crash_loop.begun_anew(self.record))
+            self.put(crash_loop.begun_anew(self.record))
             self._move(S.WATCHING, "with that, what was given up is tried again", now)
 
     def condemned(self, why: str, standing: Standing, now: float) -> None:
@@ -143,7 +140,7 @@ class Recovery:
         if standing.busy or not standing.whole or self.record.state not in (S.UNSEEN, S.WATCHING):
             return
         self._begin(now)
-        self._keep(why=why)
+        self.keep(why=why)
         self._move(S.RECOVERING, f"it is given up at step {standing.step}: {why}", now)
         self.goes_on = True
         self._ask(now)
@@ -154,15 +151,11 @@ class Recovery:
 
     def committed(self, snapshot: str, step: int) -> None:
         """The job got as far as another snapshot; 0: the step is not known."""
-        self._put(crash_loop.committed(self.record, snapshot, step))
-
-    def saw(self, what: str, now: float) -> None:
-        """Something was done for the job that is no decision of this recovery."""
-        self._tell(what, now)
+        self.put(crash_loop.committed(self.record, snapshot, step))
 
     def restore_begun(self, snapshot: str, now: float) -> None:
         """The restore that was asked for has begun."""
-        self._keep(snapshot=snapshot)
+        self.keep(snapshot=snapshot)
         self.goes_on = False
         if self.record.state is not S.RECOVERING:
             self._move(S.RECOVERING, f"{snapshot} is restored", now)
@@ -185,15 +178,12 @@ class Recovery:
         else:
             self._again(now)
 
-    def restored(self, record: RestoreRecord, now: float, *, node_lost: bool = False) -> None:
-        """A restore of the job has ended; whoever asked for it.
-
-        `node_lost`: it failed of that, which says nothing of the snapshot.
-        """
+    def restored(self, record: RestoreRecord, now: float, blame: Blame) -> None:
+        """A restore of the job has ended, whoever asked for it; `blame`: where it failed."""
         self.asked_at = None
         if record.state is RestoreState.RUNNING:
             what = "was started from scratch" if record.cold else f"runs from {record.snapshot}"
-            self._keep(snapshot=record.snapshot, tries=0)
+            self.keep(snapshot=record.snapshot, tries=0)
             self.hung_at = {}
             if self.record.state is not S.WATCHING:
                 self._move(S.WATCHING, f"the job {what} ({record.restore})", now)
@@ -202,16 +192,18 @@ class Recovery:
             return
         why = record.failure.what if record.failure is not None else record.reason
         if not self.acts:
-            self._tell(f"{record.restore} failed, and is left at that: {why}", now)
+            self.saw(f"{record.restore} failed, and is left at that: {why}", now)
             return
-        if node_lost and self.losses < LOSSES_MAX:
-            self.losses += 1
-            self._tell(f"{record.restore} failed, and not of its snapshot: {why}", now)
+        if blame.node:
+            self.put(crash_loop.failed_on(self.record, blame.node))
+        if self._excuses(record.snapshot, blame, now):
+            rather = f", perhaps of {blame.node}" if blame.snapshot else ", and not of its snapshot"
+            self.saw(f"{record.restore} failed{rather}: {why}", now)
             self._again(now)
             return
         tries = self.record.tries + 1
-        self._keep(tries=tries)
-        self._tell(f"{record.restore} failed, try {tries} of {self.policy.tries}: {why}", now)
+        self.keep(tries=tries)
+        self.saw(f"{record.restore} failed, try {tries} of {self.policy.tries}: {why}", now)
         if tries >= self.policy.tries and not self._skip(record.snapshot, now):
             return
         self._again(now)
@@ -300,13 +292,14 @@ class Recovery:
 
     def _ended(self, standing: Standing, now: float) -> None:
         if standing.whole and not standing.busy:
-            self._put(crash_loop.begun_anew(self.record))
+            self.put(crash_loop.begun_anew(self.record))
             self._move(S.WATCHING, "the job runs again and is watched", now)
 
     # -- what follows ----------------------------------------------------------------------------
 
     def _begin(self, now: float) -> None:
-        self.began, self.not_before, self.delays, self.losses = now, now, 0, 0
+        self.began, self.not_before, self.delays = now, now, 0
+        self.excused, self.doubted = 0, ""
         self.asked_at, self.anew = None, False
 
     def _fail(self, why: str, standing: Standing, now: float, *, itself: bool) -> None:
@@ -314,42 +307,54 @@ class Recovery:
         self._begin(now)
         if standing.taken_away:  # says nothing of the step that it was at
             told = f"the run was ended on purpose at step {self.step}: {standing.taken_away}"
-            self._keep(why=standing.taken_away)
+            self.keep(why=standing.taken_away)
             self._move(S.RECOVERING, told, now)
             self._ask(now)
             return
         step = (standing.crash_step if itself else 0) or self.step
         if itself:
-            self._put(crash_loop.crashed(self.record, step, why))
-        self._keep(why=why)
+            self.put(crash_loop.crashed(self.record, step, why))
+        self.keep(why=why)
         self._move(S.RECOVERING, f"the run has ended at step {step}: {why}", now)
         crashes, loop_step = self.record.crashes, self.record.crash_step
         if not itself or crashes < 2:
             self._ask(now)
             return
         place = f"step {loop_step}" if step == loop_step else f"step {loop_step} or before"
-        self._tell(f"a crash loop: it has ended {crashes} times at {place}", now)
+        self.saw(f"a crash loop: it has ended {crashes} times at {place}", now)
         too_often = crashes > self.policy.tries  # the first was no try of ours
         if too_often and not self._skip(self.record.snapshot, now):
             return
         self.delays = crashes - 2
         self._again(now)
 
+    def _excuses(self, snapshot: str, blame: Blame, now: float) -> bool:
+        """Whether a restore that failed is no try of its snapshot.
+
+        On a node the first one is none: the next goes to another node, where there is one.
+        """
+        if blame.snapshot:
+            doubted, self.doubted = self.doubted, snapshot
+            return bool(blame.node) and doubted != snapshot
+        waits = not blame.lost and now - self.began <= self.policy.wait_s
+        self.excused += 1
+        return waits or self.excused <= EXCUSED_MAX
+
     def _skip(self, snapshot: str, now: float) -> bool:
         """Leave a snapshot behind; False where that was one too many."""
         if not snapshot or snapshot in self.record.skipped:
             return True
-        self._put(crash_loop.left(self.record, snapshot))
+        self.put(crash_loop.left(self.record, snapshot))
         if self.record.left_behind > self.policy.tries:
-            self._tell(f"{snapshot} is left behind", now)
+            self.saw(f"{snapshot} is left behind", now)
             self._last_resort(f"{self.record.left_behind} snapshots have led nowhere", now)
             return False
-        self._tell(f"{snapshot} is left behind; an older one is tried", now)
+        self.saw(f"{snapshot} is left behind; an older one is tried", now)
         return True
 
     def _ask(self, now: float) -> None:
         self.asked_at = now
-        self.moves.append(Ask(self.record.skipped, self.record.why))
+        self.moves.append(Ask(self.record.skipped, self.record.why, self.record.failed_on))
 
     def _again(self, now: float) -> None:
         self.not_before = now + min(RETRY_S_MAX, RETRY_S * 2 ** min(self.delays, 10))
@@ -358,10 +363,10 @@ class Recovery:
     def _last_resort(self, why: str, now: float) -> None:
         cold = self.policy.last_resort is LastResort.COLD_START
         if cold and self.record.scratch < self.policy.tries:
-            self._keep(scratch=self.record.scratch + 1)
+            self.keep(scratch=self.record.scratch + 1)
             self._move(S.RECOVERING, f"{why}: it is started from scratch", now)
             self.asked_at, self.not_before = now, now + UNANSWERED_S
-            self.moves.append(Ask((), self.record.why, scratch=True))
+            self.moves.append(Ask((), self.record.why, self.record.failed_on, scratch=True))
             return
         if self.anew:
             self._move(S.UNSEEN, f"{why}; it was started anew", now)
@@ -372,24 +377,13 @@ class Recovery:
     # -- the record ------------------------------------------------------------------------------
 
     def _move(self, state: RecoveryState, text: str, now: float) -> None:
-        self._keep(state=state)
+        self.keep(state=state)
         self.goes_on = False
         if state is not S.RECOVERING:
             self.doubt_since = None
         if state in (S.UNSEEN, S.WATCHING, S.FINISHED):
-            self._keep(why="")
-        self._tell(text, now)
-
-    def _tell(self, text: str, now: float) -> None:
-        line = StoryLine(max(0.0, self.unix_less_now + now), text)
-        self._keep(story=(*self.record.story, line)[-STORY_LINES:])
-
-    def _keep(self, **fields: object) -> None:
-        self._put(replace(self.record, **fields))  # type: ignore[arg-type]
-
-    def _put(self, record: JobRecovery) -> None:
-        self.changed = self.changed or record != self.record
-        self.record = record
+            self.keep(why="")
+        self.saw(text, now)
 
 
 _LOOKS: Mapping[RecoveryState, Callable[[Recovery, Standing, float], None]] = {

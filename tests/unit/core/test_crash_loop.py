@@ -185,7 +185,8 @@ def test_spares_that_die_while_fetching_are_no_fault_of_the_snapshot(world: Worl
 def test_tries_of_a_snapshot_begin_anew_once_it_runs(world: World) -> None:
     world.event(events.PolicyChanged(replace(POLICY, tries=2)))
     for step in (60, 70, 80):
-        crash(world, step=step)
+        at = next(node.name for node in world.nodes.values() if ("llm", 1) in node.workers)
+        crash(world, at, step=step)
         world.tick(2.5)
         serve(world)
         answer_until(world, Phase.FETCH)
