@@ -114,7 +114,7 @@ class Share(click.ParamType[float]):
     "--last-resort",
     type=click.Choice(["stop", "cold-start"]),
     help="When no snapshot can be restored: end what is left, or start its commands from "
-    "scratch.  [default: stop]",
+    "scratch, as its last snapshot has them; without any it ends.  [default: stop]",
 )
 @option("--explain", is_flag=True, help="Print the numbers behind the present interval.")
 @config_option

@@ -13,7 +13,8 @@ from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobPolicy, JobRecovery
 from coordinator.core.known import Job
 from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, WorkerState
-from coordinator.core.recovery import Ask, Recovery
+from coordinator.core.recovery import Recovery
+from coordinator.core.retrying import Ask
 from coordinator.core.running import Running
 from coordinator.core.standing import Standings
 
@@ -114,11 +115,13 @@ class Recovering:
 
     def restore_refused(
         self, event: events.RestoreRequested, error: AllstopError, now: float
-    ) -> None:
+    ) -> list[Command]:
         """What this asked for itself was refused."""
         known = self._active(event.job)
-        if known is not None and event.cause and not event.drain:
-            known.refused(failure_of(error), now)
+        if known is None or not event.cause or event.drain:
+            return []
+        known.refused(failure_of(error), now)
+        return self._carried(known, known.moves)
 
     def left_stopped(self, job: str, why: str, now: float) -> list[Command]:
         """A drain has stopped the job and could not put it back: that is a failure like another."""

@@ -6,6 +6,7 @@
     RECOVERING  it was restored                                     -> WATCHING
                 failed: again, later; too often: an older snapshot
                 no nodes can take it                                -> WAITING
+                it cannot even be asked for: again, up to `wait_s`
                 no snapshot is left, or too many were left behind,
                 and no last resort                                  -> GIVEN_UP
                 so too, but somebody has started the job anew       -> UNSEEN
@@ -28,69 +29,27 @@ from coordinator.core.blame import Blame
 from coordinator.core.failures import listed
 from coordinator.core.job_policy import (
     JobPolicy,
-    LastResort,
-    OnFailure,
     RecoveryState,
     in_words,
 )
 from coordinator.core.model import Failure, RestoreRecord, RestoreState
+from coordinator.core.retrying import UNANSWERED_S, Move, Retrying
 from coordinator.core.standing import Pace, Standing
-from coordinator.core.story import Story
 
 S = RecoveryState
 SETTLE_S = 1.0  # after a crash, for the others that died of it to be told
-RETRY_S = 1.0
-RETRY_S_MAX = 60.0
 NODES_S = 5.0  # between two looks for nodes
-UNANSWERED_S = 60.0  # a restore that was asked for has begun or was refused by then
-EXCUSED_MAX = 20  # restores that fail, and not of their snapshot, before these are its tries too
 NO_NODES = frozenset({"NoPlan", "OldRunUnseen", "NotReady"})
 
 
-@dataclass(frozen=True)
-class Ask:
-    """Hand in a request for a restore of the newest snapshot that is not among `skip`."""
-
-    skip: tuple[str, ...]
-    cause: str
-    failed_on: tuple[str, ...] = ()  # nodes that are taken last
-    scratch: bool = False  # start the job's commands from scratch
-
-
-@dataclass(frozen=True)
-class End:
-    """End what is left of the job."""
-
-    reason: str
-
-
-Move = Ask | End
-
-
 @dataclass
-class Recovery(Story):
+class Recovery(Retrying):
     """The recovery of one job."""
 
-    policy: JobPolicy
     hung_s: float = 30.0  # without a step: less is no hang, however quick the steps are
-    moves: list[Move] = field(default_factory=list)
     step: int = 0  # seen last while it ran
-    doubt_since: float | None = None
-    began: float = 0.0  # of this recovery
-    not_before: float = 0.0
-    asked_at: float | None = None
-    delays: int = 0
     nodes: int = 0
-    excused: int = 0  # restores of this recovery that failed, and not of their snapshot
-    doubted: str = ""  # a snapshot whose restore failed on a node, which may be at fault instead
     hung_at: Mapping[int, int] = field(default_factory=dict)  # ranks that are hung, and where
-    goes_on: bool = False  # the run that is given up has not been touched yet
-    anew: bool = False  # somebody has started the job anew meanwhile
-
-    @property
-    def acts(self) -> bool:
-        """Whether anything is done when the job fails."""
-        return self.policy.on_failure is OnFailure.RESTORE
 
     # -- what is told ----------------------------------------------------------------------------
 
@@ -112,7 +71,7 @@ class Recovery(Story):
     def stopped(self, how: str, now: float) -> None:
         """The job has been stopped on purpose."""
         if self.record.state is not S.FINISHED:
-            self._move(S.FINISHED, how, now)
+            self.move(S.FINISHED, how, now)
 
     def left_stopped(self, why: str, now: float) -> None:
         """It was stopped to be moved, and nobody has brought it back."""
@@ -130,7 +89,7 @@ class Recovery(Story):
             self.asked_at = None
         if self.acts and self.record.state is S.GIVEN_UP:
             self.put(crash_loop.begun_anew(self.record))
-            self._move(S.WATCHING, "with that, what was given up is tried again", now)
+            self.move(S.WATCHING, "with that, what was given up is tried again", now)
 
     def condemned(self, why: str, standing: Standing, now: float) -> None:
         """Give up a run that goes on, for no fault of its own; it is touched once a restore begins.
@@ -139,11 +98,11 @@ class Recovery(Story):
         """
         if standing.busy or not standing.whole or self.record.state not in (S.UNSEEN, S.WATCHING):
             return
-        self._begin(now)
+        self.begin(now)
         self.keep(why=why)
-        self._move(S.RECOVERING, f"it is given up at step {standing.step}: {why}", now)
+        self.move(S.RECOVERING, f"it is given up at step {standing.step}: {why}", now)
         self.goes_on = True
-        self._ask(now)
+        self.ask(now)
 
     def started_anew(self) -> None:
         """A new run of the job begins, and not by a restore."""
@@ -156,27 +115,32 @@ class Recovery(Story):
     def restore_begun(self, snapshot: str, now: float) -> None:
         """The restore that was asked for has begun."""
         self.keep(snapshot=snapshot)
-        self.goes_on = False
+        self.goes_on, self.unasked = False, None
         if self.record.state is not S.RECOVERING:
-            self._move(S.RECOVERING, f"{snapshot} is restored", now)
+            self.move(S.RECOVERING, f"{snapshot} is restored", now)
 
     def refused(self, failure: Failure, now: float) -> None:
         """The restore that was asked for was refused; nothing was changed."""
         if self.record.state not in (S.RECOVERING, S.WAITING) or not self.acts:
             return
         self.asked_at = None
+        if failure.kind == "NotFound" or failure.kind in NO_NODES:
+            self.unasked = None
         if self.goes_on:
-            self._move(S.WATCHING, f"it goes on where it is: {failure.what}", now)
+            self.move(S.WATCHING, f"it goes on where it is: {failure.what}", now)
+        elif failure.kind == "NotFound" and self.scratching:
+            kept = "its commands are kept with its snapshots alone"
+            self.give_up(f"it cannot be started from scratch, {kept}: {failure.what}", now)
         elif failure.kind == "NotFound":
-            self._last_resort(f"there is no snapshot left to restore: {failure.what}", now)
+            self.last_resort(f"there is no snapshot left to restore: {failure.what}", now)
         elif failure.kind in NO_NODES:
             if self.record.state is not S.WAITING:
                 self.began = self.began if self.record.scratch else now
                 told = f"waits for nodes, {self.policy.wait_s:g} s at most: {failure.what}"
-                self._move(S.WAITING, told, now)
+                self.move(S.WAITING, told, now)
             self.not_before = now + NODES_S
         else:
-            self._again(now)
+            self.not_asked(failure, now)
 
     def restored(self, record: RestoreRecord, now: float, blame: Blame) -> None:
         """A restore of the job has ended, whoever asked for it; `blame`: where it failed."""
@@ -186,7 +150,7 @@ class Recovery(Story):
             self.keep(snapshot=record.snapshot, tries=0)
             self.hung_at = {}
             if self.record.state is not S.WATCHING:
-                self._move(S.WATCHING, f"the job {what} ({record.restore})", now)
+                self.move(S.WATCHING, f"the job {what} ({record.restore})", now)
             return
         if self.record.state is not S.RECOVERING:
             return
@@ -196,23 +160,23 @@ class Recovery(Story):
             return
         if blame.node:
             self.put(crash_loop.failed_on(self.record, blame.node))
-        if self._excuses(record.snapshot, blame, now):
+        if self.excuses(record.snapshot, blame, now):
             rather = f", perhaps of {blame.node}" if blame.snapshot else ", and not of its snapshot"
             self.saw(f"{record.restore} failed{rather}: {why}", now)
-            self._again(now)
+            self.again(now)
             return
         tries = self.record.tries + 1
         self.keep(tries=tries)
         self.saw(f"{record.restore} failed, try {tries} of {self.policy.tries}: {why}", now)
-        if tries >= self.policy.tries and not self._skip(record.snapshot, now):
+        if tries >= self.policy.tries and not self.skip(record.snapshot, now):
             return
-        self._again(now)
+        self.again(now)
 
     # -- looks, by state -------------------------------------------------------------------------
 
     def _unseen(self, standing: Standing, now: float) -> None:
         if standing.whole:
-            self._move(S.WATCHING, "the job runs and is watched", now)
+            self.move(S.WATCHING, "the job runs and is watched", now)
 
     def _watching(self, standing: Standing, now: float) -> None:
         if standing.busy:
@@ -222,10 +186,10 @@ class Recovery(Story):
             self._look_for_hung(standing, now)
             return
         if standing.workers and len(standing.ended) == standing.workers:
-            self._move(S.FINISHED, "all workers ended with exit code 0", now)
+            self.move(S.FINISHED, "all workers ended with exit code 0", now)
             return
         if standing.on_purpose:
-            self._move(S.FINISHED, "its shims were told to end", now)
+            self.move(S.FINISHED, "its shims were told to end", now)
             return
         trouble = standing.crashed or standing.gone
         if not trouble:  # some have ended well, and the others are about to
@@ -267,123 +231,61 @@ class Recovery(Story):
 
     def _recovering(self, standing: Standing, now: float) -> None:
         if standing.busy:
-            self.asked_at = None
+            self.asked_at = self.unasked = None
             return
         if self._well(standing) and self.asked_at is None:
-            self._move(S.WATCHING, "the job is whole again by itself", now)
+            self.move(S.WATCHING, "the job is whole again by itself", now)
             return
         if self.asked_at is not None and now - self.asked_at < UNANSWERED_S:
             return
         if now >= self.not_before:
-            self._ask(now)
+            self.ask(now)
 
     def _waiting(self, standing: Standing, now: float) -> None:
         if self._well(standing):
-            self._move(S.WATCHING, "the job is whole again by itself", now)
+            self.move(S.WATCHING, "the job is whole again by itself", now)
             return
         if standing.busy:
             return
         if now - self.began > self.policy.wait_s:
-            self._last_resort(f"no nodes that can take it within {self.policy.wait_s:g} s", now)
+            self.last_resort(f"no nodes that can take it within {self.policy.wait_s:g} s", now)
             return
         asked = self.asked_at is not None and now - self.asked_at < UNANSWERED_S
         if not asked and (now >= self.not_before or standing.nodes > self.nodes):
-            self._ask(now)
+            self.ask(now)
 
     def _ended(self, standing: Standing, now: float) -> None:
         if standing.whole and not standing.busy:
             self.put(crash_loop.begun_anew(self.record))
-            self._move(S.WATCHING, "the job runs again and is watched", now)
+            self.move(S.WATCHING, "the job runs again and is watched", now)
 
     # -- what follows ----------------------------------------------------------------------------
 
-    def _begin(self, now: float) -> None:
-        self.began, self.not_before, self.delays = now, now, 0
-        self.excused, self.doubted = 0, ""
-        self.asked_at, self.anew = None, False
-
     def _fail(self, why: str, standing: Standing, now: float, *, itself: bool) -> None:
         """The run is over: count it where the job failed itself, and ask for a restore."""
-        self._begin(now)
+        self.begin(now)
         if standing.taken_away:  # says nothing of the step that it was at
             told = f"the run was ended on purpose at step {self.step}: {standing.taken_away}"
             self.keep(why=standing.taken_away)
-            self._move(S.RECOVERING, told, now)
-            self._ask(now)
+            self.move(S.RECOVERING, told, now)
+            self.ask(now)
             return
         step = (standing.crash_step if itself else 0) or self.step
         if itself:
             self.put(crash_loop.crashed(self.record, step, why))
         self.keep(why=why)
-        self._move(S.RECOVERING, f"the run has ended at step {step}: {why}", now)
+        self.move(S.RECOVERING, f"the run has ended at step {step}: {why}", now)
         crashes, loop_step = self.record.crashes, self.record.crash_step
         if not itself or crashes < 2:
-            self._ask(now)
+            self.ask(now)
             return
         place = f"step {loop_step}" if step == loop_step else f"step {loop_step} or before"
         self.saw(f"a crash loop: it has ended {crashes} times at {place}", now)
         too_often = crashes > self.policy.tries  # the first was no try of ours
-        if too_often and not self._skip(self.record.snapshot, now):
+        if too_often and not self.skip(self.record.snapshot, now):
             return
         self.delays = crashes - 2
-        self._again(now)
-
-    def _excuses(self, snapshot: str, blame: Blame, now: float) -> bool:
-        """Whether a restore that failed is no try of its snapshot.
-
-        On a node the first one is none: the next goes to another node, where there is one.
-        """
-        if blame.snapshot:
-            doubted, self.doubted = self.doubted, snapshot
-            return bool(blame.node) and doubted != snapshot
-        waits = not blame.lost and now - self.began <= self.policy.wait_s
-        self.excused += 1
-        return waits or self.excused <= EXCUSED_MAX
-
-    def _skip(self, snapshot: str, now: float) -> bool:
-        """Leave a snapshot behind; False where that was one too many."""
-        if not snapshot or snapshot in self.record.skipped:
-            return True
-        self.put(crash_loop.left(self.record, snapshot))
-        if self.record.left_behind > self.policy.tries:
-            self.saw(f"{snapshot} is left behind", now)
-            self._last_resort(f"{self.record.left_behind} snapshots have led nowhere", now)
-            return False
-        self.saw(f"{snapshot} is left behind; an older one is tried", now)
-        return True
-
-    def _ask(self, now: float) -> None:
-        self.asked_at = now
-        self.moves.append(Ask(self.record.skipped, self.record.why, self.record.failed_on))
-
-    def _again(self, now: float) -> None:
-        self.not_before = now + min(RETRY_S_MAX, RETRY_S * 2 ** min(self.delays, 10))
-        self.delays += 1
-
-    def _last_resort(self, why: str, now: float) -> None:
-        cold = self.policy.last_resort is LastResort.COLD_START
-        if cold and self.record.scratch < self.policy.tries:
-            self.keep(scratch=self.record.scratch + 1)
-            self._move(S.RECOVERING, f"{why}: it is started from scratch", now)
-            self.asked_at, self.not_before = now, now + UNANSWERED_S
-            self.moves.append(Ask((), self.record.why, self.record.failed_on, scratch=True))
-            return
-        if self.anew:
-            self._move(S.UNSEEN, f"{why}; it was started anew", now)
-            return
-        self._move(S.GIVEN_UP, f"given up, {why}", now)
-        self.moves.append(End(f"its recovery was given up: {why}"))
-
-    # -- the record ------------------------------------------------------------------------------
-
-    def _move(self, state: RecoveryState, text: str, now: float) -> None:
-        self.keep(state=state)
-        self.goes_on = False
-        if state is not S.RECOVERING:
-            self.doubt_since = None
-        if state in (S.UNSEEN, S.WATCHING, S.FINISHED):
-            self.keep(why="")
-        self.saw(text, now)
+        self.again(now)
 
 
 _LOOKS: Mapping[RecoveryState, Callable[[Recovery, Standing, float], None]] = {

@@ -121,8 +121,7 @@ class StandingOrders:
         """Whoever asked for it."""
         if event.drain:
             return self._draining.restore_refused(event, error, now)
-        self._recovering.restore_refused(event, error, now)
-        return []
+        return self._recovering.restore_refused(event, error, now)
 
     def restore_unready(self, event: events.RestoreUnready, now: float) -> list[Command]:
         """What a restore needs could not even be read."""

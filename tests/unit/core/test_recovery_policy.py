@@ -7,10 +7,21 @@ from dataclasses import replace
 import pytest
 
 from coordinator.core import events
+from coordinator.core.errors import AllstopError, SetupError, StoreError
+from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobPolicy, RecoveryState, When
 from coordinator.core.model import AttemptState, Phase
 from tests.support.core_checks import answer_until, until
-from tests.support.core_recovery import POLICY, crash, recovery, run_on, serve, story, watched
+from tests.support.core_recovery import (
+    POLICY,
+    back,
+    crash,
+    recovery,
+    run_on,
+    serve,
+    story,
+    watched,
+)
 from tests.support.core_shims import Node, facts
 from tests.support.core_world import World
 
@@ -214,3 +225,37 @@ def test_a_job_that_is_stopped_while_the_policy_is_off_is_finished(world: World)
     world.tick(30.0)
     assert recovery(world).state is S.FINISHED
     assert not world.wanted
+
+
+def unready(world: World, error: AllstopError, *, until_s: float) -> None:
+    """Whatever is asked for cannot be."""
+    until = world.now + until_s
+    while world.now < until:
+        if world.wanted:
+            world.wanted.clear()
+            world.event(events.RestoreUnready("llm", failure_of(error)))
+        world.tick(1.0)
+
+
+def test_a_restore_that_cannot_be_asked_for_is_told_of_and_given_up_in_the_end(
+    world: World,
+) -> None:
+    crash(world)
+    unready(world, StoreError("the store did not answer in time"), until_s=30.0)
+    assert story(world).count("cannot be asked for: the store did not answer in time") == 1
+    unready(world, SetupError("no key was given"), until_s=10.0)
+    assert story(world).count("cannot be asked for: no key was given") == 1
+    assert recovery(world).state is S.RECOVERING
+    unready(world, SetupError("no key was given"), until_s=90.0)
+    assert recovery(world).state is S.GIVEN_UP
+    assert "no restore could be asked for within 60 s: no key was given" in story(world)
+
+
+def test_what_is_in_the_way_for_a_while_is_over_once_a_restore_begins(world: World) -> None:
+    crash(world)
+    unready(world, StoreError("the store did not answer in time"), until_s=50.0)
+    back(world)
+    assert recovery(world).state is S.WATCHING
+    crash(world, "node-1")
+    unready(world, StoreError("the store did not answer in time"), until_s=50.0)
+    assert recovery(world).state is S.RECOVERING
