@@ -267,6 +267,15 @@ class AskRestore(Command):
 
 
 @dataclass(frozen=True)
+class StayOn(Command):
+    """Tell a shim that the job of its ended worker is to be restored: it does not leave so long."""
+
+    node: str
+    job: str
+    for_s: float
+
+
+@dataclass(frozen=True)
 class KeepRecovery(Command):
     """Write where the recovery of a job stands; the newest wins."""
 

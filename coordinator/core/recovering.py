@@ -7,16 +7,20 @@ from collections.abc import Callable, Iterable
 from coordinator.core import events
 from coordinator.core.blame import blame
 from coordinator.core.cluster import FRESH, Cluster
-from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery
+from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery, StayOn
 from coordinator.core.errors import AllstopError
 from coordinator.core.failures import failure_of
-from coordinator.core.job_policy import JobPolicy, JobRecovery
-from coordinator.core.known import Job
+from coordinator.core.job_policy import JobPolicy, JobRecovery, RecoveryState
+from coordinator.core.known import ATTACHED, Job
 from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, WorkerState
 from coordinator.core.recovery import Recovery
 from coordinator.core.retrying import Ask
 from coordinator.core.running import Running
 from coordinator.core.standing import Standings
+
+UNDER_WAY = frozenset({RecoveryState.RECOVERING, RecoveryState.WAITING})
+STAY_S = 120.0  # longer than it takes for another leader to say it
+STAY_AGAIN_S = 20.0
 
 
 class Recovering:
@@ -35,6 +39,7 @@ class Recovering:
         self._running = running
         self._note = note
         self._jobs: dict[str, Recovery] = {}
+        self._told_to_stay: dict[str, float] = {}  # by job, until when that is enough
         self._standings = Standings(cluster, running, usual_s)
         self._hung_s = hung_s
         self._unix_less_now = 0.0
@@ -160,6 +165,7 @@ class Recovering:
                 commands += self._kept(known)
                 continue  # who is not here may be on its way
             commands += self._carried(known, known.look(standing, now))
+            commands += self._stays(known, now)
         return commands
 
     # -- what others ask -------------------------------------------------------------------------
@@ -205,6 +211,18 @@ class Recovering:
                 commands += self._ended(known.record.job)
         known.moves = []
         return commands + self._kept(known)
+
+    def _stays(self, known: Recovery, now: float) -> list[Command]:
+        """While a job is to be restored, no shim of a worker that has ended leaves."""
+        job = known.record.job
+        if known.record.state not in UNDER_WAY:
+            self._told_to_stay.pop(job, None)
+            return []
+        if now < self._told_to_stay.get(job, now):
+            return []
+        self._told_to_stay[job] = now + STAY_AGAIN_S
+        nodes = [name for name, node in self._cluster.nodes.items() if node.state == ATTACHED]
+        return [StayOn(node, job, STAY_S) for node in nodes]
 
     def _kept(self, known: Recovery) -> list[Command]:
         if not known.changed:

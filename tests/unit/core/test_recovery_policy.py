@@ -259,3 +259,31 @@ def test_what_is_in_the_way_for_a_while_is_over_once_a_restore_begins(world: Wor
     crash(world, "node-1")
     unready(world, StoreError("the store did not answer in time"), until_s=50.0)
     assert recovery(world).state is S.RECOVERING
+
+
+def test_shims_stay_for_as_long_as_a_recovery_tries_or_waits(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, wait_s=1000.0)))
+    world.lose("node-3", politely=True)
+    crash(world)
+    world.tick(0.5)
+    assert not world.stays
+    world.tick(2.5)
+    assert {stay.node for stay in world.stays} == {"node-1", "node-2"}
+    world.lose("node-1")
+    serve(world)
+    until = {stay.node: world.now + stay.for_s for stay in world.stays}
+    for _ in range(400):
+        world.stays.clear()
+        world.tick(1.0)
+        if world.wanted:
+            serve(world)
+        until |= {stay.node: world.now + stay.for_s for stay in world.stays}
+        assert until["node-2"] > world.now + 60.0
+    assert recovery(world).state is S.WAITING
+    world.attach("node-1")
+    world.tick(6.0)
+    back(world)
+    assert recovery(world).state is S.WATCHING
+    world.stays.clear()
+    world.tick(100.0)
+    assert not world.stays
