@@ -275,6 +275,7 @@ def _job_message(view: JobView) -> operator_pb2.JobView:
         latest_unix_s=view.latest_unix_s,
         waiting=view.waiting,
         problems=view.problems,
+        recovery=view.recovery,
     )
 
 

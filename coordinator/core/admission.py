@@ -148,7 +148,7 @@ def admit_restore(
             f"the run of {job.name} may go on where this coordinator cannot see it: {unseen}",
             where=Where(job=job.name, phase="PLAN"),
             advice="bring one of its nodes back in reach, or make sure that none of its processes "
-            "lives and say so with --old-run-ended",
+            f"lives and say so: `allstop restore {job.name} --old-run-ended`",
         )
     plan, cold_why = _plan(cluster, job, event)
     target = {p.worker: p.to_node for p in plan.placements}

@@ -62,8 +62,13 @@ class Recovering:
                 self._jobs[job] = self._made(record, JobPolicy(job), now)
 
     def _made(self, record: JobRecovery, policy: JobPolicy, now: float) -> Recovery:
+        waited_s = record.waited_s if record.state is RecoveryState.WAITING else 0.0
         return Recovery(
-            record, policy, hung_s=self._hung_s, began=now, unix_less_now=self._unix_less_now
+            record,
+            policy,
+            hung_s=self._hung_s,
+            began=now - waited_s,
+            unix_less_now=self._unix_less_now,
         )
 
     def changed(self, policy: JobPolicy, now: float) -> list[Command]:
@@ -73,6 +78,15 @@ class Recovering:
         known = self._jobs[policy.job]
         known.set(policy, now)
         return self._kept(known)
+
+    def stands(self, job: str) -> str:
+        """What there is to say of a job that is not brought back, or not yet; else nothing."""
+        known = self._active(job)
+        if known is None or known.record.state in (RecoveryState.WATCHING, RecoveryState.FINISHED):
+            return ""
+        story = known.record.story
+        unseen = not story or known.record.state is RecoveryState.UNSEEN
+        return known.stands or ("" if unseen else story[-1].text)
 
     def record(self, job: str) -> JobRecovery:
         """Where the recovery of a job stands."""

@@ -39,7 +39,10 @@ from coordinator.core.standing import Pace, Standing
 S = RecoveryState
 SETTLE_S = 1.0  # after a crash, for the others that died of it to be told
 NODES_S = 5.0  # between two looks for nodes
-NO_NODES = frozenset({"NoPlan", "OldRunUnseen", "NotReady"})
+UNSEEN_S = 10.0  # that a job may be starting, before it is said that it is not watched
+WAITED_S = 30.0  # of waiting for nodes may be lost with a leader
+OLD_RUN = "OldRunUnseen"
+NO_NODES = frozenset({"NoPlan", OLD_RUN, "NotReady"})
 
 
 @dataclass
@@ -49,6 +52,8 @@ class Recovery(Retrying):
     hung_s: float = 30.0  # without a step: less is no hang, however quick the steps are
     step: int = 0  # seen last while it ran
     nodes: int = 0
+    lacking: str = ""  # why no nodes could take it, and what may help
+    lacking_kind: str = ""
     hung_at: Mapping[int, int] = field(default_factory=dict)  # ranks that are hung, and where
 
     # -- what is told ----------------------------------------------------------------------------
@@ -87,6 +92,8 @@ class Recovery(Retrying):
             self.hung_at = {}
         if not self.acts:
             self.asked_at = None
+        if self.record.state is S.UNSEEN:
+            self.doubt_since, self.stands = None, ""
         if self.acts and self.record.state is S.GIVEN_UP:
             self.put(crash_loop.begun_anew(self.record))
             self.move(S.WATCHING, "with that, what was given up is tried again", now)
@@ -134,11 +141,7 @@ class Recovery(Retrying):
         elif failure.kind == "NotFound":
             self.last_resort(f"there is no snapshot left to restore: {failure.what}", now)
         elif failure.kind in NO_NODES:
-            if self.record.state is not S.WAITING:
-                self.began = self.began if self.record.scratch else now
-                told = f"waits for nodes, {self.policy.wait_s:g} s at most: {failure.what}"
-                self.move(S.WAITING, told, now)
-            self.not_before = now + NODES_S
+            self._await_nodes(failure, now)
         else:
             self.not_asked(failure, now)
 
@@ -172,11 +175,36 @@ class Recovery(Retrying):
             return
         self.again(now)
 
+    def _await_nodes(self, failure: Failure, now: float) -> None:
+        """Nobody can take it, or only an operator can say whether the old run has ended."""
+        told = f"{failure.what}; {failure.advice}" if failure.kind == OLD_RUN else failure.what
+        again, self.lacking = failure.kind == self.lacking_kind, told
+        self.lacking_kind = failure.kind
+        if self.record.state is not S.WAITING:
+            self.began = self.began if self.record.scratch else now
+            self.keep(waited_s=now - self.began)
+            self.move(S.WAITING, f"waits for nodes, {self.policy.wait_s:g} s at most: {told}", now)
+        elif not again:
+            self.move(S.WAITING, f"still waits for nodes: {told}", now)
+        self.not_before = now + NODES_S
+
     # -- looks, by state -------------------------------------------------------------------------
 
     def _unseen(self, standing: Standing, now: float) -> None:
         if standing.whole:
             self.move(S.WATCHING, "the job runs and is watched", now)
+            return
+        missing = (*standing.crashed, *standing.gone)
+        if standing.busy or not missing:
+            self.doubt_since = None
+            return
+        self.doubt_since = now if self.doubt_since is None else self.doubt_since
+        if now - self.doubt_since >= UNSEEN_S and not self.stands:
+            self.stands = (
+                f"the job is not whole, and is brought back by itself only once it was: "
+                f"{'; '.join(missing)}; `allstop restore {self.record.job}` brings it back now"
+            )
+            self.saw(self.stands, now)
 
     def _watching(self, standing: Standing, now: float) -> None:
         if standing.busy:
@@ -247,9 +275,13 @@ class Recovery(Retrying):
             return
         if standing.busy:
             return
-        if now - self.began > self.policy.wait_s:
-            self.last_resort(f"no nodes that can take it within {self.policy.wait_s:g} s", now)
+        waited_s = now - self.began
+        if waited_s > self.policy.wait_s:
+            told = f"no nodes that can take it within {self.policy.wait_s:g} s"
+            self.last_resort(f"{told}: {self.lacking}" if self.lacking else told, now)
             return
+        if waited_s - self.record.waited_s >= min(WAITED_S, self.policy.wait_s / 10):
+            self.keep(waited_s=waited_s)
         asked = self.asked_at is not None and now - self.asked_at < UNANSWERED_S
         if not asked and (now >= self.not_before or standing.nodes > self.nodes):
             self.ask(now)

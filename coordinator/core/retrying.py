@@ -54,6 +54,7 @@ class Retrying(Story):
     anew: bool = False  # somebody has started the job anew meanwhile
     doubt_since: float | None = None
     goes_on: bool = False  # the run that is given up has not been touched yet
+    stands: str = ""  # why it is in its state
 
     @property
     def acts(self) -> bool:
@@ -69,6 +70,7 @@ class Retrying(Story):
         if state in (S.UNSEEN, S.WATCHING, S.FINISHED):
             self.keep(why="")
         self.saw(text, now)
+        self.stands = text
 
     def begin(self, now: float) -> None:
         """Another failure: whatever was tried before is of the past."""

@@ -198,6 +198,10 @@ class StandingOrders:
         """Where the recovery of a job stands, and its story."""
         return self._recovering.record(job)
 
+    def stands(self, job: str) -> str:
+        """Why a job is not brought back, or not yet; empty: there is nothing to say."""
+        return self._recovering.stands(job)
+
     def explain(self, job: str, policy: JobPolicy | None, now: float) -> Explanation:
         """When the next checkpoint of a job is due, and why; or would be, by `policy`."""
         return self._scheduling.explain(job, policy, now)

@@ -863,7 +863,7 @@ class StoryLine(_message.Message):
     def __init__(self, unix_s: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class JobRecovery(_message.Message):
-    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story", "suspects", "left_behind", "scratch", "ended", "ended_in", "failed_on")
+    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story", "suspects", "left_behind", "scratch", "ended", "ended_in", "failed_on", "waited_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -879,6 +879,7 @@ class JobRecovery(_message.Message):
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ENDED_IN_FIELD_NUMBER: _ClassVar[int]
     FAILED_ON_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     state: RecoveryState
     why: str
@@ -894,7 +895,8 @@ class JobRecovery(_message.Message):
     ended: _containers.RepeatedScalarFieldContainer[int]
     ended_in: int
     failed_on: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ..., suspects: _Optional[_Iterable[str]] = ..., left_behind: _Optional[int] = ..., scratch: _Optional[int] = ..., ended: _Optional[_Iterable[int]] = ..., ended_in: _Optional[int] = ..., failed_on: _Optional[_Iterable[str]] = ...) -> None: ...
+    waited_s: float
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ..., suspects: _Optional[_Iterable[str]] = ..., left_behind: _Optional[int] = ..., scratch: _Optional[int] = ..., ended: _Optional[_Iterable[int]] = ..., ended_in: _Optional[int] = ..., failed_on: _Optional[_Iterable[str]] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class DrainedJob(_message.Message):
     __slots__ = ("job", "step", "snapshot", "why", "tries")

@@ -11,7 +11,7 @@ from coordinator.core.errors import AllstopError, SetupError, StoreError
 from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobPolicy, RecoveryState, When
 from coordinator.core.model import AttemptState, Phase
-from tests.support.core_checks import answer_until, until
+from tests.support.core_checks import answer_until, two_and_a_spare, until
 from tests.support.core_recovery import (
     POLICY,
     back,
@@ -118,6 +118,65 @@ def test_waiting_for_nodes_counts_from_when_they_were_lacking(world: World) -> N
     serve(world)
     world.tick(15.0)
     assert recovery(world).state is S.WAITING
+
+
+def test_leaders_that_come_and_go_do_not_make_the_wait_for_nodes_longer(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, wait_s=200.0)))
+    world.lose("node-3", politely=True)
+    world.lose("node-2")
+    began = world.now
+    for number in range(60):
+        if number % 6 == 5:
+            world.new_leader()
+        for _ in range(8):
+            world.tick(1.0)
+            if world.wanted:
+                serve(world)
+        if recovery(world).state is S.GIVEN_UP:
+            break
+    assert recovery(world).state is S.GIVEN_UP
+    lost_s = 10 * (world.policy.adopt_s + 20.0)  # of each leader, at most
+    assert 200.0 < world.now - began < 200.0 + lost_s
+
+
+def test_who_waits_for_the_word_of_an_operator_says_for_which(world: World) -> None:
+    world.lose("node-1")
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    serve(world)
+    (job,) = world.control.jobs()
+    assert recovery(world).state is S.WAITING
+    for told in (story(world), job.recovery):
+        assert "worker 0 was on node-1, which is lost" in told
+        assert "`allstop restore llm --old-run-ended`" in told
+    for _ in range(15):
+        world.tick(5.0)
+        if world.wanted:
+            serve(world)
+    assert recovery(world).state is S.GIVEN_UP
+    (job,) = world.control.jobs()
+    assert (
+        "given up, no nodes that can take it within 60 s: the run of llm may go on" in job.recovery
+    )
+    assert "--old-run-ended" in job.recovery
+
+
+def test_another_reason_to_wait_is_told_too(world: World) -> None:
+    world.lose("node-3", politely=True)
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    serve(world)
+    assert "--old-run-ended" not in story(world)
+    world.lose("node-1")
+    for _ in range(3):
+        world.tick(6.0)
+        serve(world)
+    assert story(world).count("still waits for nodes: the run of llm may go on") == 1
+    assert "--old-run-ended" in world.control.jobs()[0].recovery
+    world.attach("node-1")
+    world.attach("node-2")
+    world.tick(3.0)
+    assert world.control.jobs()[0].recovery == ""
 
 
 def test_the_story_tells_of_policies_and_of_nodes_that_were_fenced(world: World) -> None:
@@ -287,3 +346,25 @@ def test_shims_stay_for_as_long_as_a_recovery_tries_or_waits(world: World) -> No
     world.stays.clear()
     world.tick(100.0)
     assert not world.stays
+
+
+def test_a_job_that_is_down_when_the_policy_is_set_is_told_of_and_left_alone() -> None:
+    world = two_and_a_spare()
+    world.checkpoint("llm", "a1")
+    world.settle()
+    crash(world)
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(5.0)
+    assert world.control.jobs()[0].recovery == ""  # it may be on its way
+    world.tick(60.0)
+    assert not world.wanted
+    assert story(world).count("`allstop restore llm` brings it back now") == 1
+    assert "worker 1 on node-2 ended with exit code 1" in world.control.jobs()[0].recovery
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(15.0)
+    assert story(world).count("`allstop restore llm` brings it back now") == 2
+    world.restore("llm", "r1", "a1")
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world).state is S.WATCHING
+    assert world.control.jobs()[0].recovery == ""
