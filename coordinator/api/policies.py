@@ -12,12 +12,13 @@ from coordinator.api.desk import Desk
 from coordinator.codec import from_proto, to_proto
 from coordinator.core import events
 from coordinator.core.errors import NotFound, StoreError, Where
-from coordinator.core.job_policy import JobPolicy, StoryLine, check
+from coordinator.core.job_policy import JobPolicy, OnFailure, RecoveryState, StoryLine, check
 from coordinator.core.model import AttemptRecord, RestoreRecord
 from coordinator.link.names import check_name
 from coordinator.store.port import ENDED_ATTEMPT, ENDED_RESTORE
 
 WRITE_DEADLINE_S = 15.0
+DOWN = frozenset({"incomplete", "exited", "unknown"})
 
 
 async def set_policy(
@@ -68,6 +69,7 @@ def _reply(desk: Desk, job: str, policy: JobPolicy | None) -> operator_pb2.Polic
         attempt_s=told.costs.attempt_s,
         due_in_s=told.due_in_s,
         waits=told.waits,
+        note=_note(desk, told.policy),
     )
     if told.interval is not None:
         reply.interval_s = told.interval.seconds
@@ -77,6 +79,18 @@ def _reply(desk: Desk, job: str, policy: JobPolicy | None) -> operator_pb2.Polic
         reply.bound = told.interval.bound
         reply.lost_s_per_day = told.interval.lost_s_per_day
     return reply
+
+
+def _note(desk: Desk, policy: JobPolicy) -> str:
+    """That a job which was never seen whole is not brought back by itself."""
+    never = desk.control.recovery(policy.job).state is RecoveryState.UNSEEN
+    view = next((view for view in desk.control.jobs() if view.job.job == policy.job), None)
+    if policy.on_failure is OnFailure.LEAVE or not never or view is None or view.state not in DOWN:
+        return ""
+    return (
+        f"the job is {view.state}, and is brought back by itself only once it was seen whole: "
+        f"`allstop restore {policy.job}` brings it back now"
+    )
 
 
 async def get_story(desk: Desk, request: operator_pb2.GetStoryRequest) -> operator_pb2.StoryReply:

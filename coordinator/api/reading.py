@@ -149,6 +149,7 @@ async def restore_by_itself(desk: Desk, ask: commands.AskRestore) -> events.Rest
         scratch=ask.scratch,
         drain=ask.drain,
         anywhere=ask.anywhere,
+        failed_on=ask.failed_on,
         old_addresses=OldAddresses.MOVE if ask.scratch else OldAddresses.REFUSE,
     )
 
@@ -274,6 +275,7 @@ def _job_message(view: JobView) -> operator_pb2.JobView:
         latest_unix_s=view.latest_unix_s,
         waiting=view.waiting,
         problems=view.problems,
+        recovery=view.recovery,
     )
 
 

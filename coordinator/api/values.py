@@ -80,6 +80,7 @@ class PolicyAnswer:
     attempt_s: float
     due_in_s: float  # below 0: not due by time
     waits: str  # what the next one waits for, one sentence
+    note: str = ""  # what of the policy does not hold yet
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ def policy_view(answer: PolicyAnswer, *, explain: bool) -> RenderableType:
     lines = [Text.assemble((answer.policy.job, "bold"), f": {rule_text(answer.policy)}")]
     lines.append(Text(f"next: {_next(answer)}"))
     lines.append(Text(f"on failure: {failure_text(answer.policy)}"))
+    if answer.note:
+        lines.append(Text(answer.note, style="yellow"))
     if not explain:
         return Group(*lines)
     return Group(*lines, _numbers(answer), _nodes(answer))

@@ -107,14 +107,14 @@ class Share(click.ParamType[float]):
     "--hung",
     type=click.FloatRange(2.0),
     metavar="STEPS",
-    help="No step for so many usual ones, and half a minute, is a failure, unless a rank has said "
-    "that it takes none.  [default: never]",
+    help="No step of a rank for so many usual ones, and half a minute, is a failure, unless a rank "
+    "has said that it takes none.  [default: never]",
 )
 @option(
     "--last-resort",
     type=click.Choice(["stop", "cold-start"]),
     help="When no snapshot can be restored: end what is left, or start its commands from "
-    "scratch.  [default: stop]",
+    "scratch, as its last snapshot has them; without any it ends.  [default: stop]",
 )
 @option("--explain", is_flag=True, help="Print the numbers behind the present interval.")
 @config_option

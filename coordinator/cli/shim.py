@@ -78,7 +78,8 @@ def node_options(function: Function) -> Function:
             ),
             option(
                 "--linger", "linger_s", type=Duration(), metavar="DURATION",
-                help="How long the shim of a failed worker waits for a restore.  [default: 5m]",
+                help="How long the shim of a failed worker waits for a restore; a recovery that "
+                "tries or waits keeps it for longer.  [default: 5m]",
             ),
         )
     ):  # fmt: skip

@@ -62,11 +62,13 @@ def jobs_view(jobs: Sequence[JobView]) -> RenderableType:
 
 
 def _job_lines(jobs: Iterable[JobView]) -> list[RenderableType]:
-    """What a job's workers wait for, and what of it cannot be read in the store."""
+    """What a job's workers wait for, why it is not back, what of it cannot be read in the store."""
     lines: list[RenderableType] = []
     for view in jobs:
         if view.waiting:
             lines.append(Text(f"{view.job.job}: a started worker waits: {view.waiting}", "yellow"))
+        if view.recovery:
+            lines.append(Text(f"{view.job.job}: {view.recovery}", "yellow"))
         lines += [Text(f"{view.job.job}: {problem}", "red") for problem in view.problems]
     return lines
 

@@ -148,7 +148,7 @@ def admit_restore(
             f"the run of {job.name} may go on where this coordinator cannot see it: {unseen}",
             where=Where(job=job.name, phase="PLAN"),
             advice="bring one of its nodes back in reach, or make sure that none of its processes "
-            "lives and say so with --old-run-ended",
+            f"lives and say so: `allstop restore {job.name} --old-run-ended`",
         )
     plan, cold_why = _plan(cluster, job, event)
     target = {p.worker: p.to_node for p in plan.placements}
@@ -188,7 +188,9 @@ def _plan(cluster: Cluster, job: Job, event: RestoreRequested) -> tuple[Plan, st
     """The plan, and where it is one to start from scratch, why; raises what refuses both."""
     planned, cold_why = plan_or_start(
         event.snapshot,
-        cluster.candidates(job.name, event.files, anywhere=event.anywhere),
+        cluster.candidates(
+            job.name, event.files, anywhere=event.anywhere, failed_on=event.failed_on
+        ),
         cold_start=event.cold_start,
         old_addresses=event.old_addresses,
         scratch=event.scratch,

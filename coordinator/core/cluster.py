@@ -5,7 +5,7 @@ Only what shims report and what the store holds; attempts and restores are not k
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from coordinator.core import homes
@@ -316,11 +316,17 @@ class Cluster:
         return {key for key, state in self.of_job(job.name).items() if job.of_run(state)}
 
     def candidates(
-        self, job: str, answers: Iterable[NodeFacts], *, anywhere: bool = False
+        self,
+        job: str,
+        answers: Iterable[NodeFacts],
+        *,
+        anywhere: bool = False,
+        failed_on: Sequence[str] = (),
     ) -> list[Candidate]:
         """Every node as the planner sees it, with the answers about program files filled in.
 
-        `anywhere`: those that are drained too.
+        `anywhere`: those that are drained too. `failed_on`: where a restore has failed, once for
+        each time.
         """
         answered = {facts.node: facts for facts in answers}
         found: list[Candidate] = []
@@ -334,6 +340,7 @@ class Cluster:
                     own=tuple(worker for of, worker in alive if of == job),
                     others=tuple(f"worker {w} of job {of}" for of, w in alive if of != job),
                     drained="" if anywhere else self.drained.get(name, ""),
+                    failed=failed_on.count(name),
                 )
             )
         return found

@@ -263,6 +263,16 @@ class AskRestore(Command):
     snapshot: str = ""  # this one, instead of the newest
     drain: str = ""  # the node whose drain needs it
     anywhere: bool = False  # nodes that are drained may take it too
+    failed_on: tuple[str, ...] = ()  # nodes that are taken last
+
+
+@dataclass(frozen=True)
+class StayOn(Command):
+    """Tell a shim that the job of its ended worker is to be restored: it does not leave so long."""
+
+    node: str
+    job: str
+    for_s: float
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from coordinator.core.model import Plan
 from coordinator.core.reasons import NodeFit
 
 STAYS, RETURNS, SPARE, DISPLACES = 0, 1, 2, 3
+FAILED = 100  # a node where a restore has failed is taken last, and of these the one that did least
+FAILED_MAX = 9
 
 _WORDS = {
     STAYS: "it was there when the snapshot was taken",
@@ -28,6 +30,11 @@ def cost_of(group: Group, node: Candidate) -> int:
     if not node.own:
         return SPARE
     return RETURNS if set(node.own) <= {r.worker for r in group.records} else DISPLACES
+
+
+def price_of(group: Group, node: Candidate) -> int:
+    """What is moved, and how often it has failed there."""
+    return cost_of(group, node) + FAILED * min(node.failed, FAILED_MAX)
 
 
 def explained(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from coordinator.core.job_policy import JobRecovery
 
 SKIPPED_MAX = 100
+FAILED_ON_MAX = 100
 
 
 def crashed(record: JobRecovery, step: int, why: str) -> JobRecovery:
@@ -53,8 +54,21 @@ def left(record: JobRecovery, snapshot: str) -> JobRecovery:
 def begun_anew(record: JobRecovery) -> JobRecovery:
     """What went wrong before is over, or is not to count any more."""
     return replace(
-        record, tries=0, crashes=0, crash_step=0, skipped=(), suspects=(), left_behind=0, scratch=0
+        record,
+        tries=0,
+        crashes=0,
+        crash_step=0,
+        skipped=(),
+        suspects=(),
+        left_behind=0,
+        scratch=0,
+        failed_on=(),
     )
+
+
+def failed_on(record: JobRecovery, node: str) -> JobRecovery:
+    """A restore has failed on a node, which may be at fault."""
+    return replace(record, failed_on=(*record.failed_on, node)[-FAILED_ON_MAX:])
 
 
 def _with(names: tuple[str, ...], *more: str) -> tuple[str, ...]:

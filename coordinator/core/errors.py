@@ -13,6 +13,7 @@
     │   └── DeadlinePassed      8  DEADLINE_EXCEEDED   somebody was awaited in vain
     ├── RestoreFailed           9  ABORTED             a restore was tried and cleared away
     ├── DriverError            10  INTERNAL            criu, nft, cuda … failed on a node
+    │   └── StoreAway          10  INTERNAL            a node cannot use the image store
     ├── Damaged                17  DATA_LOSS           a snapshot is not what was committed
     ├── LinkError              11  UNAVAILABLE         no coordinator, or the stream broke
     │   └── NoLeader           11  UNAVAILABLE         one answers, but nobody leads just now
@@ -197,6 +198,10 @@ class DriverError(AllstopError):
 
     exit_code = 10
     grpc_status = "INTERNAL"
+
+
+class StoreAway(DriverError):
+    """A node cannot use the image store: it does not answer, is not mounted, or refuses."""
 
 
 class Damaged(AllstopError):

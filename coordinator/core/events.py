@@ -120,6 +120,7 @@ class RestoreRequested(Event):
     scratch: bool = False  # start the job's commands from scratch, whatever fits
     drain: str = ""  # the node whose drain needs it; empty: none
     anywhere: bool = False  # nodes that are drained may take it too
+    failed_on: tuple[str, ...] = ()  # nodes where it has failed before, once for each time
 
 
 @dataclass(frozen=True)

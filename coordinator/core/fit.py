@@ -29,6 +29,7 @@ class Candidate:
     own: tuple[int, ...] = ()  # live workers of the job itself, which the restore replaces
     others: tuple[str, ...] = ()  # live workers of other jobs: "worker 0 of job llm"
     drained: str = ""  # why it takes no workers: it is being emptied
+    failed: int = 0  # restores that have failed there just now
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,8 @@ class JobRecovery:
     scratch: int = 0  # starts from scratch since then
     ended: tuple[int, ...] = ()  # workers that ended with 0; their shims may have left since
     ended_in: int = 0  # the incarnation that these were of
+    failed_on: tuple[str, ...] = ()  # nodes where restores failed, since a run last got further
+    waited_s: float = 0.0  # WAITING: for how long, at least; without a leader no time passes
 
 
 def check(policy: JobPolicy) -> JobPolicy:

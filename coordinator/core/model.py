@@ -36,8 +36,8 @@ class Phase(StrEnum):
     RESTORE = "RESTORE"
     GPU_RESTORE = "GPU_RESTORE"
     GPU_UNLOCK = "GPU_UNLOCK"
-    OPEN = "OPEN"
     RELEASE = "RELEASE"
+    OPEN = "OPEN"  # before RELEASE
 
 
 class Cut(StrEnum):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from coordinator.core import devices
 from coordinator.core.connections import leaving
-from coordinator.core.costs import RETURNS, cost_of, explained
+from coordinator.core.costs import RETURNS, cost_of, explained, price_of
 from coordinator.core.errors import NoPlan, Where
 from coordinator.core.failures import failure_of, listed
 from coordinator.core.fit import (
@@ -46,6 +46,7 @@ class _Fitting:
     cache: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     layouts: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     kinds: dict[object, int] = field(default_factory=dict)
+    failed: frozenset[str] = frozenset()  # nodes where a restore has failed just now
 
     def kind(self, what: object) -> int:
         """A small number per distinct value, so that long tuples are hashed once."""
@@ -118,13 +119,14 @@ def plan(snapshot: Snapshot, candidates: Iterable[Candidate], *, explain: bool =
     """
     nodes = sorted(candidates, key=lambda c: c.facts.node)
     groups = groups_of(snapshot.workers)
-    fitting = _Fitting({r.worker: r for r in snapshot.workers})
+    failed = frozenset(n.facts.node for n in nodes if n.failed)
+    fitting = _Fitting({r.worker: r for r in snapshot.workers}, failed=failed)
     reasons, fits = _judge(groups, nodes, fitting)
     # The layout of GPUs only decides between nodes that are equal otherwise, in all groups together
     step = devices.LAYOUT_MAX * len(groups) + 1
     costs = [
         [
-            cost_of(group, node) * step + len(fitting.layout(group, node)) if fits[g][n] else UNFIT
+            price_of(group, node) * step + len(fitting.layout(group, node)) if fits[g][n] else UNFIT
             for n, node in enumerate(nodes)
         ]
         for g, group in enumerate(groups)
@@ -235,7 +237,10 @@ def _made(
         for record in group.records:
             if group.node != node.facts.node:
                 notes |= dict.fromkeys(_files_lacking(record, node.facts.node))
-            why = _why(group, node, why_not.get((group.node, record.worker)))
+            home_reasons = why_not.get((group.node, record.worker))
+            if not home_reasons and group.node in fitting.failed:
+                home_reasons = ("a restore failed there just now",)
+            why = _why(group, node, home_reasons)
             placements.append(
                 Placement(
                     worker=record.worker,

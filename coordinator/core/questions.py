@@ -87,7 +87,9 @@ class Questions:
             for job in (*self._cluster.jobs, *self._problems)
         }
         problems = {job: lines for job, lines in found.items() if lines}
-        return job_views(self._cluster, self._running.first_by_job(), problems)
+        return job_views(
+            self._cluster, self._running.first_by_job(), problems, self._standing.stands
+        )
 
     def deletions(self, job: str) -> tuple[str, ...]:
         """What stands in the way of deletions of a job's snapshots."""

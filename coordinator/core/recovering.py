@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from coordinator.core import events
-from coordinator.core.cluster import Cluster
-from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery
+from coordinator.core.blame import blame
+from coordinator.core.cluster import FRESH, Cluster
+from coordinator.core.commands import AskRestore, Command, FenceWorkers, KeepRecovery, StayOn
 from coordinator.core.errors import AllstopError
-from coordinator.core.failures import failure_of, listed
-from coordinator.core.job_policy import JobPolicy, JobRecovery, OnFailure
-from coordinator.core.known import ATTACHED, LEFT, Job
+from coordinator.core.failures import failure_of
+from coordinator.core.job_policy import JobPolicy, JobRecovery, RecoveryState
+from coordinator.core.known import ATTACHED, Job
 from coordinator.core.model import AttemptRecord, AttemptState, RestoreRecord, WorkerState
-from coordinator.core.recovery import Ask, Recovery, Standing
+from coordinator.core.recovery import Recovery
+from coordinator.core.retrying import Ask
 from coordinator.core.running import Running
+from coordinator.core.standing import Standings
 
-
-@dataclass
-class _Clock:
-    """The steps of one job, as they were seen."""
-
-    step: int = -1
-    at: float = 0.0  # when it was taken, later by what was done to the job since
-    looked_at: float = 0.0
+UNDER_WAY = frozenset({RecoveryState.RECOVERING, RecoveryState.WAITING})
+STAY_S = 120.0  # longer than it takes for another leader to say it
+STAY_AGAIN_S = 20.0
 
 
 class Recovering:
@@ -42,9 +39,8 @@ class Recovering:
         self._running = running
         self._note = note
         self._jobs: dict[str, Recovery] = {}
-        self._clocks: dict[str, _Clock] = {}
-        self._exits: dict[str, tuple[int, int]] = {}  # by job: incarnation, furthest step
-        self._usual_s = usual_s
+        self._told_to_stay: dict[str, float] = {}  # by job, until when that is enough
+        self._standings = Standings(cluster, running, usual_s)
         self._hung_s = hung_s
         self._unix_less_now = 0.0
 
@@ -66,8 +62,13 @@ class Recovering:
                 self._jobs[job] = self._made(record, JobPolicy(job), now)
 
     def _made(self, record: JobRecovery, policy: JobPolicy, now: float) -> Recovery:
+        waited_s = record.waited_s if record.state is RecoveryState.WAITING else 0.0
         return Recovery(
-            record, policy, hung_s=self._hung_s, began=now, unix_less_now=self._unix_less_now
+            record,
+            policy,
+            hung_s=self._hung_s,
+            began=now - waited_s,
+            unix_less_now=self._unix_less_now,
         )
 
     def changed(self, policy: JobPolicy, now: float) -> list[Command]:
@@ -78,6 +79,15 @@ class Recovering:
         known.set(policy, now)
         return self._kept(known)
 
+    def stands(self, job: str) -> str:
+        """What there is to say of a job that is not brought back, or not yet; else nothing."""
+        known = self._active(job)
+        if known is None or known.record.state in (RecoveryState.WATCHING, RecoveryState.FINISHED):
+            return ""
+        story = known.record.story
+        unseen = not story or known.record.state is RecoveryState.UNSEEN
+        return known.stands or ("" if unseen else story[-1].text)
+
     def record(self, job: str) -> JobRecovery:
         """Where the recovery of a job stands."""
         known = self._jobs.get(job)
@@ -86,11 +96,13 @@ class Recovering:
     # -- what is told ----------------------------------------------------------------------------
 
     def worker_exited(self, event: events.WorkerExited) -> None:
-        """How far a worker got that ended; `event` has the incarnation that it is known by."""
-        if event.exit_code != 0 and event.job in self._jobs:
-            incarnation, step = self._exits.get(event.job, (0, 0))
-            before = step if incarnation == event.incarnation else 0
-            self._exits[event.job] = (event.incarnation, max(before, event.step))
+        """A worker has ended; `event` has the incarnation that it is known by."""
+        self._standings.worker_exited(event)
+
+    def run_begins(self, job: str) -> None:
+        """A job is started anew by whoever runs it."""
+        if job in self._jobs:
+            self._jobs[job].started_anew()
 
     def fenced(self, command: FenceWorkers, now: float) -> list[Command]:
         """Workers of an older run are ended on a node that came back, or are refused."""
@@ -104,7 +116,7 @@ class Recovering:
 
     def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
         """A snapshot is what later recoveries go back to; a stop is no failure."""
-        known = self._active(record.job)
+        known = self._jobs.get(record.job)
         if known is None or record.state is not AttemptState.COMMITTED:
             return []
         known.committed(record.attempt, record.target)
@@ -114,7 +126,7 @@ class Recovering:
 
     def restore_begun(self, event: events.RestoreRequested, now: float) -> list[Command]:
         """A restore of the job is on its way."""
-        known = self._active(event.job)
+        known = self._jobs.get(event.job)
         if known is None or not event.cause or event.drain:
             return []
         known.restore_begun(event.snapshot.snapshot, now)
@@ -122,11 +134,13 @@ class Recovering:
 
     def restore_refused(
         self, event: events.RestoreRequested, error: AllstopError, now: float
-    ) -> None:
+    ) -> list[Command]:
         """What this asked for itself was refused."""
         known = self._active(event.job)
-        if known is not None and event.cause and not event.drain:
-            known.refused(failure_of(error), now)
+        if known is None or not event.cause or event.drain:
+            return []
+        known.refused(failure_of(error), now)
+        return self._carried(known, known.moves)
 
     def left_stopped(self, job: str, why: str, now: float) -> list[Command]:
         """A drain has stopped the job and could not put it back: that is a failure like another."""
@@ -145,11 +159,11 @@ class Recovering:
         return self._carried(known, known.moves)
 
     def restore_ended(self, record: RestoreRecord, now: float) -> list[Command]:
-        """Whoever asked for it."""
-        known = self._active(record.job)
+        """Whoever asked for it, and whatever the policy says meanwhile."""
+        known = self._jobs.get(record.job)
         if known is None:
             return []
-        known.restored(record, now, node_lost=self._of_lost_node(record))
+        known.restored(record, now, blame(record.failure, self._cluster.attached))
         return self._carried(known, known.moves)
 
     def look(self, now: float) -> list[Command]:
@@ -157,14 +171,15 @@ class Recovering:
         commands: list[Command] = []
         for name, known in self._jobs.items():
             job = self._cluster.jobs.get(name)
-            if job is None or known.policy.on_failure is not OnFailure.RESTORE:
+            if job is None or not known.acts:
                 continue
-            standing = self._standing(job, now)
+            standing = self._standings.look(job, self._ended_before(job), now)
             known.ended(standing.ended, job.incarnation)
             if not standing.whole and (now < job.sure_at or job.beginning):
                 commands += self._kept(known)
                 continue  # who is not here may be on its way
             commands += self._carried(known, known.look(standing, now))
+            commands += self._stays(known, now)
         return commands
 
     # -- what others ask -------------------------------------------------------------------------
@@ -187,26 +202,41 @@ class Recovering:
         if known is None or found is None:
             return []
         known.moves = []
-        known.condemned(why, self._standing(found, now), now)
+        standing = self._standings.look(found, self._ended_before(found), now)
+        known.condemned(why, standing, now)
         return self._carried(known, known.moves)
 
     # -- pieces ----------------------------------------------------------------------------------
 
     def _active(self, job: str) -> Recovery | None:
         known = self._jobs.get(job)
-        active = known is not None and known.policy.on_failure is OnFailure.RESTORE
-        return known if active else None
+        return known if known is not None and known.acts else None
 
     def _carried(self, known: Recovery, moves: Iterable[object]) -> list[Command]:
         commands: list[Command] = []
         for move in list(moves):
             if isinstance(move, Ask):
                 name = known.record.job
-                commands.append(AskRestore(name, move.skip, move.cause, move.scratch))
+                ask = AskRestore(
+                    name, move.skip, move.cause, move.scratch, failed_on=move.failed_on
+                )
+                commands.append(ask)
             else:
                 commands += self._ended(known.record.job)
         known.moves = []
         return commands + self._kept(known)
+
+    def _stays(self, known: Recovery, now: float) -> list[Command]:
+        """While a job is to be restored, no shim of a worker that has ended leaves."""
+        job = known.record.job
+        if known.record.state not in UNDER_WAY:
+            self._told_to_stay.pop(job, None)
+            return []
+        if now < self._told_to_stay.get(job, now):
+            return []
+        self._told_to_stay[job] = now + STAY_AGAIN_S
+        nodes = [name for name, node in self._cluster.nodes.items() if node.state == ATTACHED]
+        return [StayOn(node, job, STAY_S) for node in nodes]
 
     def _kept(self, known: Recovery) -> list[Command]:
         if not known.changed:
@@ -216,89 +246,14 @@ class Recovering:
         return [KeepRecovery(known.record)]
 
     def _ended(self, name: str) -> list[Command]:
-        """Whatever of a job that is given up still lives is ended."""
+        """Whatever of a job that is given up still lives is ended; not what is started anew."""
         by_node: dict[str, list[WorkerState]] = {}
         for (node, _), state in self._cluster.of_job(name).items():
-            by_node.setdefault(node, []).append(state)
+            if state.incarnation != FRESH:
+                by_node.setdefault(node, []).append(state)
         reason = "the job's recovery was given up"
         return [FenceWorkers(node, reason, tuple(states)) for node, states in by_node.items()]
-
-    def _standing(self, job: Job, now: float) -> Standing:
-        alive = self._cluster.alive(job)
-        ranks = [rank for state in alive for rank in state.ranks]
-        crashed, gone, ended, left = [], [], [], 0
-        before = self._ended_before(job)
-        here = {state.worker for state in alive if state.state != "faulted"}
-        for worker in range(job.workers):
-            if worker in here:
-                continue
-            at = job.places.get(worker, "")
-            node = self._cluster.nodes.get(at)
-            state = node.workers.get((job.name, worker)) if node is not None else None
-            own = state is not None and state.incarnation == job.incarnation
-            well = state is not None and (state.state, state.exit_code) == ("exited", 0)
-            if worker in before or (own and well):
-                ended.append(worker)  # also where its shim has left, as one that started it does
-            elif node is not None and node.state != ATTACHED:
-                gone.append(f"worker {worker}: {at} is {node.state}, {node.reason}")
-                left += node.state == LEFT
-            elif state is None or not own:
-                gone.append(f"worker {worker} is on no node")
-            else:
-                how = "is faulted" if state.state == "faulted" else _code(state.exit_code)
-                crashed.append(f"worker {worker} on {at} {how}")
-        whole = bool(here) and len(here) == job.workers
-        step = max((rank.boundary for rank in ranks), default=0)
-        incarnation, exit_step = self._exits.get(job.name, (0, 0))
-        moves = not (crashed or gone or any(rank.no_steps for rank in ranks))
-        busy = bool(self._running.of_job(job.name)) or job.beginning
-        return Standing(
-            busy=busy,
-            whole=whole,
-            workers=job.workers,
-            crashed=tuple(crashed),
-            gone=tuple(gone),
-            ended=tuple(ended),
-            on_purpose=not here and not crashed and bool(gone) and left == len(gone),
-            taken_away=job.taken_away,
-            step=step,
-            crash_step=exit_step if incarnation == job.incarnation else 0,
-            still_s=self._still_s(job.name, step, now, moves=bool(here) and moves, busy=busy),
-            behind=self._behind(job, alive, step),
-            usual_s=self._usual_s(job.name),
-            nodes=sum(node.state == ATTACHED for node in self._cluster.nodes.values()),
-        )
-
-    def _behind(self, job: Job, alive: Iterable[WorkerState], step: int) -> str:
-        late = [
-            f"rank {rank.rank} on {job.places.get(state.worker, 'no node')} at step {rank.boundary}"
-            for state in alive
-            for rank in state.ranks
-            if rank.boundary < step
-        ]
-        return f"{listed(late)}, others at step {step}" if late else ""
-
-    def _of_lost_node(self, record: RestoreRecord) -> bool:
-        failure = record.failure
-        known = self._cluster.nodes.get(failure.node) if failure is not None else None
-        return known is not None and known.state != ATTACHED
 
     def _ended_before(self, job: Job) -> tuple[int, ...]:
         record = self._jobs[job.name].record
         return record.ended if record.ended_in == job.incarnation else ()
-
-    def _still_s(self, job: str, step: int, now: float, *, moves: bool, busy: bool) -> float:
-        """For how long it has taken no step; an attempt that parks ranks in vain does not count."""
-        clock = self._clocks.setdefault(job, _Clock(at=now, looked_at=now))
-        if step != clock.step or not moves:
-            clock.step, clock.at = step, now
-        elif busy:
-            clock.at += now - clock.looked_at
-        clock.looked_at = now
-        return now - clock.at
-
-
-def _code(exit_code: int) -> str:
-    if exit_code < 0:
-        return f"was ended by signal {-exit_code}"
-    return f"ended with exit code {exit_code}"

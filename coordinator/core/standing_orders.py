@@ -128,8 +128,7 @@ class StandingOrders:
         """Whoever asked for it."""
         if event.drain:
             return self._draining.restore_refused(event, error, now)
-        self._recovering.restore_refused(event, error, now)
-        return []
+        return self._recovering.restore_refused(event, error, now)
 
     def restore_unready(self, event: events.RestoreUnready, now: float) -> list[Command]:
         """What a restore needs could not even be read."""
@@ -148,6 +147,7 @@ class StandingOrders:
     def run_begins(self, job: str) -> list[Command]:
         """A job is started anew; called while the places of the old run are still known."""
         self._origins.pop(job, None)
+        self._recovering.run_begins(job)
         return self._scheduling.over(job)
 
     def _begins(self, record: RestoreRecord) -> None:
@@ -225,6 +225,10 @@ class StandingOrders:
     def recovery(self, job: str) -> JobRecovery:
         """Where the recovery of a job stands, and its story."""
         return self._recovering.record(job)
+
+    def stands(self, job: str) -> str:
+        """Why a job is not brought back, or not yet; empty: there is nothing to say."""
+        return self._recovering.stands(job)
 
     def explain(self, job: str, policy: JobPolicy | None, now: float) -> Explanation:
         """When the next checkpoint of a job is due, and why; or would be, by `policy`."""

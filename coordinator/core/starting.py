@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from coordinator.core.costs import cost_of
+from coordinator.core.costs import price_of
 from coordinator.core.devices import able_reasons, wanted
 from coordinator.core.errors import NoPlan, Where
 from coordinator.core.failures import failure_of, listed
@@ -71,7 +71,7 @@ def plan_start(
         for node in nodes:
             why = _reasons(group, node)
             reasons += [NodeReasons(node.facts.node, r.worker, why) for r in group.records if why]
-            row.append(UNFIT if why else cost_of(group, node))
+            row.append(UNFIT if why else price_of(group, node))
         costs.append(row)
     placed = assign(costs)
     left = [g for g, column in zip(groups, placed, strict=True) if column is None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coordinator.core.attempt import Attempt
@@ -27,6 +27,7 @@ class JobView:
     latest_unix_s: float = 0.0  # when the newest snapshot was committed; 0: there is none
     waiting: str = ""  # what its launched workers wait for; empty: none waits
     problems: tuple[str, ...] = ()  # what of it cannot be read in the store, by key
+    recovery: str = ""  # why it is not brought back by itself, or not yet
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,15 @@ def job_views(
     cluster: Cluster,
     running: Mapping[str, AnyAction],
     problems: Mapping[str, Sequence[str]],
+    recovery: Callable[[str], str],
 ) -> tuple[JobView, ...]:
     """All jobs, by name; also those of which nothing but damage is known."""
     views = {
-        name: replace(_job(cluster, job, running.get(name)), problems=tuple(problems.get(name, ())))
+        name: replace(
+            _job(cluster, job, running.get(name)),
+            problems=tuple(problems.get(name, ())),
+            recovery=recovery(name),
+        )
         for name, job in cluster.jobs.items()
     }
     for name in problems.keys() - views.keys():

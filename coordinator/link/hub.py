@@ -286,6 +286,10 @@ class Hub:
         """Tell a shim why its worker is not the job's yet."""
         return self._send(deferral.node, wire.waiting_message(self.epoch, deferral))
 
+    def stay(self, stay: commands.StayOn) -> bool:
+        """Tell a shim not to leave yet."""
+        return self._send(stay.node, telling.stay_message(self.epoch, stay))
+
     def refuse_notice(self, refusal: commands.RefuseNotice) -> bool:
         """Tell a shim that what it was told asks for more than can be done."""
         return self._send(refusal.node, telling.notice_refused_message(refusal))

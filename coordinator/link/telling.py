@@ -56,3 +56,9 @@ def notice_refused_message(refusal: commands.RefuseNotice) -> shim_pb2.Coordinat
     kind = next(number for number, kind in _NOTICES.items() if kind is refusal.kind)
     refused = shim_pb2.NoticeRefused(kind=kind, reason=refusal.reason)  # type: ignore[arg-type]
     return shim_pb2.CoordinatorMessage(refused=refused)
+
+
+def stay_message(epoch: int, stay: commands.StayOn) -> shim_pb2.CoordinatorMessage:
+    """Tell a shim not to leave yet."""
+    told = shim_pb2.Stay(epoch=epoch, job=stay.job, for_ms=round(stay.for_s * 1000))
+    return shim_pb2.CoordinatorMessage(stay=told)

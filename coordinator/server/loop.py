@@ -39,6 +39,9 @@ class Orders(Protocol):
     def defer(self, deferral: commands.DeferWorker) -> bool:
         """Tell a shim why its worker is not the job's yet."""
 
+    def stay(self, stay: commands.StayOn) -> bool:
+        """Tell a shim not to leave yet."""
+
     def refuse_notice(self, refusal: commands.RefuseNotice) -> bool:
         """Tell a shim that what it was told asks for more than can be done."""
 
@@ -100,6 +103,7 @@ class ControlLoop:
             commands.FenceWorkers: orders.fence,
             commands.AdmitWorker: orders.admit,
             commands.DeferWorker: orders.defer,
+            commands.StayOn: orders.stay,
             commands.RefuseNotice: orders.refuse_notice,
             commands.SendTask: orders.task,
             commands.BeginRun: writes.write,

@@ -45,7 +45,7 @@ def serve(world: World) -> commands.AskRestore:
         events.RestoreRequested(
             "llm", name, world.snapshots[left[-1]], 0.0, 1000.0 + world.now,
             tuple(n.facts for n in world.nodes.values() if n.attached),
-            cause=asked.cause, scratch=asked.scratch,
+            cause=asked.cause, scratch=asked.scratch, failed_on=asked.failed_on,
         )
     )  # fmt: skip
     return asked
@@ -83,6 +83,10 @@ def back(world: World) -> commands.AskRestore:
             break
         world.tick(1.0)
     asked = serve(world)
+    world.settle()
+    for node in list(world.nodes.values()):
+        if node.attached:  # an old worker that was fenced there has ended
+            world.report(node.name)
     world.settle()
     world.tick(2.0)
     return asked

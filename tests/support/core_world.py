@@ -57,6 +57,7 @@ class World:
         self.histories: dict[str, JobHistory] = {}
         self.wanted: list[commands.AskRestore] = []
         self.recoveries: dict[str, JobRecovery] = {}
+        self.stays: list[commands.StayOn] = []
         self.notices: list[commands.AskDrain] = []
         self.drains: dict[str, DrainRecord] = {}
         self.notices_refused: list[commands.RefuseNotice] = []
@@ -112,6 +113,8 @@ class World:
             self.notices.append(command)
         elif isinstance(command, commands.RefuseNotice):
             self.notices_refused.append(command)
+        elif isinstance(command, commands.StayOn):
+            self.stays.append(command)
         elif isinstance(command, commands.KeepRecovery):
             self.recoveries[command.record.job] = command.record
         else:

@@ -7,7 +7,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from functools import partial
 
 import structlog
@@ -21,6 +20,7 @@ from worker_shim.agent import logs, wire
 from worker_shim.agent.fence import Fence
 from worker_shim.agent.lane import Lane
 from worker_shim.agent.looking import Looker
+from worker_shim.agent.news import is_news
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.ports import LOG, Drivers
 from worker_shim.agent.tasks import StoreTasks
@@ -32,9 +32,6 @@ log = structlog.get_logger(__name__)
 
 REPORT_INTERVAL_S = 1.0
 HEARTBEAT_INTERVALS = 5  # of silence, then a sign of life, with what changes all the time
-WORKERS_PER_S = 256  # of one job, that may tell their steps in one second
-STEPS_S_MAX = 5.0
-AT_REST = frozenset({"held", "stopped"})  # for a checkpoint
 PROGRESS_INTERVAL_S = 0.5
 QUESTIONS_MAX = 8
 
@@ -73,6 +70,7 @@ class Agent:
         self._told_at = 0.0
         self._hellos = 0
         self._interval_s = REPORT_INTERVAL_S
+        self._stays: dict[str, float] = {}  # by job, until when its restore is awaited here
         self._progressed: dict[tuple[str, int, str], float] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -128,6 +126,10 @@ class Agent:
         return any(
             lane.busy or lane.worker.alive or lane.worker.action for lane in self._lanes.values()
         )
+
+    def stays(self, job: str) -> bool:
+        """Whether a leader has said that the job is to be restored, and no shim is to leave."""
+        return time.monotonic() < self._stays.get(job, 0.0)
 
     @property
     def copying(self) -> bool:
@@ -207,6 +209,8 @@ class Agent:
             self._on_admitted(message.admitted)
         elif kind == "waiting":
             self._on_waiting(message.waiting)
+        elif kind == "stay" and self._heeds(message.stay.epoch, "word"):
+            self._stays[message.stay.job] = time.monotonic() + message.stay.for_ms / 1000
         elif kind == "refused":
             self.notice_refused(message.refused)
         elif kind == "meeting" and self._heeds(message.meeting.epoch, "meeting"):
@@ -356,7 +360,7 @@ class Agent:
         now = time.monotonic()
         silent_s = now - self._told_at
         beat = silent_s >= HEARTBEAT_INTERVALS * self._interval_s
-        if self._is_news(states, silent_s) or (changed is not None and beat):
+        if is_news(states, self._told_states, silent_s) or (changed is not None and beat):
             message = wire.report_message(states, changed)
         elif beat:
             message = shim_pb2.ShimMessage()
@@ -369,18 +373,6 @@ class Agent:
         await self._looker.look(lane.worker, busy=lane.busy)
         if lane.worker.alive and not lane.busy and not lane.worker.action:
             await asyncio.to_thread(logs.give_back, lane.worker.directory / LOG)
-
-    def _is_news(self, states: tuple[WorkerState, ...], silent_s: float) -> bool:
-        """Whether the workers are worth a report, so long after something was told last.
-
-        Of one that no run has taken in yet is told again and again: it waits for an answer.
-        """
-        if states == self._told_states:
-            return any(not state.incarnation for state in states)
-        if [_lasting(each) for each in states] != [_lasting(each) for each in self._told_states]:
-            return True
-        many = max(state.workers for state in states)
-        return silent_s >= min(STEPS_S_MAX, many / WORKERS_PER_S)
 
     def start(self, send: Send) -> None:
         """Take what sends, and the loop that threads report to; call it inside the loop."""
@@ -406,11 +398,3 @@ class Agent:
 async def _fence_out(reason: str, worker: Worker, deadline: Deadline) -> None:
     worker.fenced = reason
     await put_out(worker, deadline)
-
-
-def _lasting(state: WorkerState) -> WorkerState:
-    """A worker's state without its steps, and without what results of orders tell anyway."""
-    ranks = tuple(replace(rank, boundary=0, parked=False) for rank in state.ranks)
-    if state.state in AT_REST:
-        return replace(state, state="running", action="", ranks=ranks)
-    return replace(state, ranks=ranks)

@@ -45,7 +45,7 @@ class ShimOptions:
     goodbye_s: float = 3.0
     dcgm_url: str = ""  # of DCGM's exporter, read for the health of GPUs; empty: none
     metrics: str = ""  # host:port that answers Prometheus; empty: nobody does
-    linger_s: float = 300.0  # how long a failed worker's shim waits to be restored into
+    linger_s: float = 300.0  # for a restore of a failed worker; a leader that wants one keeps it
     on_term: str = "end"  # SIGTERM: drain moves jobs away first, stop saves and ends them
     term_grace_s: float = 120.0  # for that
     preemption: str = ""  # the cloud whose notices are watched: aws, azure, gcp; empty: none

@@ -259,13 +259,22 @@ async def _until_end(
         else:
             ended_at = time.monotonic() if ended_at is None else ended_at
             code = _exit_code(workers, code)
-            restorable = any(worker.restorable for worker in workers)
-            stays = any(worker.stays for worker in workers)
-            wait_s = options.linger_s if code and restorable else 0.0
-            wait_s = max(wait_s, STAY_S) if stays else wait_s
-            if time.monotonic() - ended_at >= wait_s:
+            if _may_leave(agent, workers, options, code, time.monotonic() - ended_at):
                 return code, f"{_named(workers)} ended with exit code {code}"
         await agent.change(at_most_s=LOOK_S)
+
+
+def _may_leave(
+    agent: Agent, workers: tuple[Worker, ...], options: ShimOptions, code: int, ended_s: float
+) -> bool:
+    """Whether nobody may still put anything back here, `ended_s` after the last worker's end."""
+    if any(worker.stays for worker in workers) and ended_s < STAY_S:
+        return False
+    if not code:
+        return True
+    restorable = any(worker.restorable for worker in workers)
+    awaited = any(agent.stays(worker.job) for worker in workers)
+    return not awaited and ended_s >= (options.linger_s if restorable else 0.0)
 
 
 def _named(workers: tuple[Worker, ...]) -> str:

@@ -257,7 +257,7 @@ class ListJobsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class JobView(_message.Message):
-    __slots__ = ("job", "workers", "nodes", "state", "action", "step", "latest_unix_s", "waiting", "problems")
+    __slots__ = ("job", "workers", "nodes", "state", "action", "step", "latest_unix_s", "waiting", "problems", "recovery")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
@@ -267,6 +267,7 @@ class JobView(_message.Message):
     LATEST_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
     job: _records_pb2.JobRecord
     workers: _containers.RepeatedCompositeFieldContainer[_records_pb2.WorkerState]
     nodes: _containers.RepeatedScalarFieldContainer[str]
@@ -276,7 +277,8 @@ class JobView(_message.Message):
     latest_unix_s: float
     waiting: str
     problems: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, job: _Optional[_Union[_records_pb2.JobRecord, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., nodes: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., action: _Optional[str] = ..., step: _Optional[int] = ..., latest_unix_s: _Optional[float] = ..., waiting: _Optional[str] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...
+    recovery: str
+    def __init__(self, job: _Optional[_Union[_records_pb2.JobRecord, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., nodes: _Optional[_Iterable[str]] = ..., state: _Optional[str] = ..., action: _Optional[str] = ..., step: _Optional[int] = ..., latest_unix_s: _Optional[float] = ..., waiting: _Optional[str] = ..., problems: _Optional[_Iterable[str]] = ..., recovery: _Optional[str] = ...) -> None: ...
 
 class ListJobsReply(_message.Message):
     __slots__ = ("jobs",)
@@ -399,7 +401,7 @@ class GetPolicyRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class PolicyReply(_message.Message):
-    __slots__ = ("policy", "history", "interval_s", "mtbf_s", "young_s", "daly_s", "bound", "lost_s_per_day", "checkpoint_s", "latency_s", "restart_s", "attempt_s", "due_in_s", "waits")
+    __slots__ = ("policy", "history", "interval_s", "mtbf_s", "young_s", "daly_s", "bound", "lost_s_per_day", "checkpoint_s", "latency_s", "restart_s", "attempt_s", "due_in_s", "waits", "note")
     POLICY_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +416,7 @@ class PolicyReply(_message.Message):
     ATTEMPT_S_FIELD_NUMBER: _ClassVar[int]
     DUE_IN_S_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     policy: _records_pb2.JobPolicy
     history: _records_pb2.JobHistory
     interval_s: float
@@ -428,7 +431,8 @@ class PolicyReply(_message.Message):
     attempt_s: float
     due_in_s: float
     waits: str
-    def __init__(self, policy: _Optional[_Union[_records_pb2.JobPolicy, _Mapping]] = ..., history: _Optional[_Union[_records_pb2.JobHistory, _Mapping]] = ..., interval_s: _Optional[float] = ..., mtbf_s: _Optional[float] = ..., young_s: _Optional[float] = ..., daly_s: _Optional[float] = ..., bound: _Optional[str] = ..., lost_s_per_day: _Optional[float] = ..., checkpoint_s: _Optional[float] = ..., latency_s: _Optional[float] = ..., restart_s: _Optional[float] = ..., attempt_s: _Optional[float] = ..., due_in_s: _Optional[float] = ..., waits: _Optional[str] = ...) -> None: ...
+    note: str
+    def __init__(self, policy: _Optional[_Union[_records_pb2.JobPolicy, _Mapping]] = ..., history: _Optional[_Union[_records_pb2.JobHistory, _Mapping]] = ..., interval_s: _Optional[float] = ..., mtbf_s: _Optional[float] = ..., young_s: _Optional[float] = ..., daly_s: _Optional[float] = ..., bound: _Optional[str] = ..., lost_s_per_day: _Optional[float] = ..., checkpoint_s: _Optional[float] = ..., latency_s: _Optional[float] = ..., restart_s: _Optional[float] = ..., attempt_s: _Optional[float] = ..., due_in_s: _Optional[float] = ..., waits: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class GetStoryRequest(_message.Message):
     __slots__ = ("job",)

@@ -865,7 +865,7 @@ class StoryLine(_message.Message):
     def __init__(self, unix_s: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class JobRecovery(_message.Message):
-    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story", "suspects", "left_behind", "scratch", "ended", "ended_in")
+    __slots__ = ("job", "state", "why", "snapshot", "tries", "crashes", "crash_step", "skipped", "story", "suspects", "left_behind", "scratch", "ended", "ended_in", "failed_on", "waited_s")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -880,6 +880,8 @@ class JobRecovery(_message.Message):
     SCRATCH_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ENDED_IN_FIELD_NUMBER: _ClassVar[int]
+    FAILED_ON_FIELD_NUMBER: _ClassVar[int]
+    WAITED_S_FIELD_NUMBER: _ClassVar[int]
     job: str
     state: RecoveryState
     why: str
@@ -894,7 +896,9 @@ class JobRecovery(_message.Message):
     scratch: int
     ended: _containers.RepeatedScalarFieldContainer[int]
     ended_in: int
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ..., suspects: _Optional[_Iterable[str]] = ..., left_behind: _Optional[int] = ..., scratch: _Optional[int] = ..., ended: _Optional[_Iterable[int]] = ..., ended_in: _Optional[int] = ...) -> None: ...
+    failed_on: _containers.RepeatedScalarFieldContainer[str]
+    waited_s: float
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[_Union[RecoveryState, str]] = ..., why: _Optional[str] = ..., snapshot: _Optional[str] = ..., tries: _Optional[int] = ..., crashes: _Optional[int] = ..., crash_step: _Optional[int] = ..., skipped: _Optional[_Iterable[str]] = ..., story: _Optional[_Iterable[_Union[StoryLine, _Mapping]]] = ..., suspects: _Optional[_Iterable[str]] = ..., left_behind: _Optional[int] = ..., scratch: _Optional[int] = ..., ended: _Optional[_Iterable[int]] = ..., ended_in: _Optional[int] = ..., failed_on: _Optional[_Iterable[str]] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class DrainedJob(_message.Message):
     __slots__ = ("job", "step", "snapshot", "why", "tries")

@@ -139,7 +139,7 @@ class Progress(_message.Message):
     def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., done_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log", "meeting", "task", "refused")
+    __slots__ = ("welcome", "order", "fenced", "question", "admitted", "waiting", "orders", "log", "meeting", "task", "refused", "stay")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +151,7 @@ class CoordinatorMessage(_message.Message):
     MEETING_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    STAY_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     order: Order
     fenced: Fenced
@@ -162,7 +163,8 @@ class CoordinatorMessage(_message.Message):
     meeting: Meeting
     task: StoreTask
     refused: NoticeRefused
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., task: _Optional[_Union[StoreTask, _Mapping]] = ..., refused: _Optional[_Union[NoticeRefused, _Mapping]] = ...) -> None: ...
+    stay: Stay
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., fenced: _Optional[_Union[Fenced, _Mapping]] = ..., question: _Optional[_Union[Question, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., log: _Optional[_Union[LogQuestion, _Mapping]] = ..., meeting: _Optional[_Union[Meeting, _Mapping]] = ..., task: _Optional[_Union[StoreTask, _Mapping]] = ..., refused: _Optional[_Union[NoticeRefused, _Mapping]] = ..., stay: _Optional[_Union[Stay, _Mapping]] = ...) -> None: ...
 
 class StoreTask(_message.Message):
     __slots__ = ("epoch", "task", "job", "deadline_ms", "list", "collect", "verify", "cancel")
@@ -293,6 +295,16 @@ class Waiting(_message.Message):
     worker: int
     reason: str
     def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Stay(_message.Message):
+    __slots__ = ("epoch", "job", "for_ms")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    FOR_MS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    job: str
+    for_ms: int
+    def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., for_ms: _Optional[int] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("question", "files")

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from coordinator.core.errors import BadRequest, NotFound
-from coordinator.core.job_policy import JobPolicy, When
+from coordinator.core.job_policy import JobPolicy, OnFailure, When
 from coordinator.core.model import AttemptState, Phase
 from coordinator.server.testing import running_coordinator
 from coordinator.store.memory import MemoryStore
@@ -54,6 +54,19 @@ async def test_a_job_is_saved_by_itself_and_says_why() -> None:
         told = await case.client.policy("llm")
         assert told.checkpoint_s > 0
         assert told.attempt_s > 0
+
+
+async def test_a_job_that_is_down_when_recovery_is_switched_on_is_told_of() -> None:
+    recovered = JobPolicy("llm", on_failure=OnFailure.RESTORE)
+    async with cluster(2) as case:
+        assert (await case.client.set_policy(recovered)).note == ""
+    async with cluster(2) as case:
+        await case.shims[1].leave(goodbye=False)
+        await until(case.client.jobs, lambda jobs: jobs[0].state == "incomplete")
+        answer = await case.client.set_policy(recovered)
+        assert "the job is incomplete" in answer.note
+        assert "`allstop restore llm`" in answer.note
+        assert (await case.client.set_policy(JobPolicy("llm"))).note == ""
 
 
 async def test_it_stops_when_it_is_switched_off() -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from coordinator.core.errors import BadRequest, DriverError
+from coordinator.core.errors import BadRequest, DriverError, StoreAway
 from tests.support.s3.meddler import Meddler, Meddling
 from tests.support.s3.server import BUCKET, S3Server, serving, use
 from worker_shim.images.objects.cloud import CloudStore, Limits
@@ -64,6 +64,7 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, "http://127.0.0.1:1")
     error = failing(lambda: CloudStore(WHERE, HASTY))
     assert "does not answer" in error.what
+    assert isinstance(error, StoreAway)
 
 
 def test_a_server_that_is_killed_in_the_middle(
@@ -123,24 +124,25 @@ def test_an_object_whose_answer_was_lost_is_known_as_ours(meddler: Meddler, lost
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "wanted", "definite"),
+    ("status", "code", "wanted", "definite", "away"),
     [
-        (507, "InsufficientStorage", "no room left", True),
-        (403, "QuotaExceeded", "no room left", True),
-        (500, "InternalError", "answers 500", False),
-        (503, "SlowDown", "answers 503", False),
-        (403, "AccessDenied", "refuses us", True),
-        (400, "InvalidRequest", "answers 400", True),
+        (507, "InsufficientStorage", "no room left", True, False),
+        (403, "QuotaExceeded", "no room left", True, False),
+        (500, "InternalError", "answers 500", False, True),
+        (503, "SlowDown", "answers 503", False, True),
+        (403, "AccessDenied", "refuses us", True, True),
+        (400, "InvalidRequest", "answers 400", True, False),
     ],
 )
 def test_what_a_server_answers_is_said(
-    meddler: Meddler, status: int, code: str, wanted: str, definite: bool
+    meddler: Meddler, status: int, code: str, wanted: str, definite: bool, away: bool
 ) -> None:
     store = CloudStore(WHERE, HASTY)
     meddler.does = Meddling(status=status, code=code)
     error = failing(lambda: store.put("job/refused", [PACK]))
     assert wanted in error.what
     assert error.definite == definite
+    assert isinstance(error, StoreAway) == away
     assert error.details
 
 

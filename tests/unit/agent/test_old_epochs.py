@@ -97,7 +97,7 @@ async def test_an_order_of_the_past_makes_no_worker(rig: Rig) -> None:
     assert list(rig.agent._lanes) == [("llm", 0)]
 
 
-@pytest.mark.parametrize("kind", ["fenced", "admitted", "waiting", "orders", "welcome"])
+@pytest.mark.parametrize("kind", ["fenced", "admitted", "waiting", "stay", "orders", "welcome"])
 async def test_a_message_of_the_past_touches_nothing(rig: Rig, kind: str) -> None:
     notes = await held(rig)
     message = shim_pb2.CoordinatorMessage()
@@ -109,6 +109,8 @@ async def test_a_message_of_the_past_touches_nothing(rig: Rig, kind: str) -> Non
         message.admitted.CopyFrom(shim_pb2.Admitted(epoch=OLD, incarnation=7, **named))
     elif kind == "waiting":
         message.waiting.CopyFrom(shim_pb2.Waiting(epoch=OLD, reason="an old leader", **named))
+    elif kind == "stay":
+        message.stay.CopyFrom(shim_pb2.Stay(epoch=OLD, job="llm", for_ms=60_000))
     elif kind == "orders":
         for phase in ("PARK", "UNDO"):
             body = order_message(phase, "a1", "llm", 0, OLD, 5.0, 0.0, {})
@@ -127,6 +129,7 @@ async def test_a_message_of_the_past_touches_nothing(rig: Rig, kind: str) -> Non
     assert memory(rig) == before
     assert rig.agent._interval_s == interval_s
     assert rig.worker.fenced == ""
+    assert not rig.agent.stays("llm")
 
 
 async def test_a_restarted_shim_knows_the_epoch(rig: Rig, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from allstop.v1 import shim_pb2
 from coordinator.core.model import RankState, WorkerState
 from tests.unit.agent.rig import Rig
 from worker_shim.agent import agent as agents
-from worker_shim.agent.agent import Agent
+from worker_shim.agent.news import is_news
 
 RANK = RankState(rank=3, local_rank=0, pid=9, boundary=10)
 
@@ -18,11 +18,6 @@ RANK = RankState(rank=3, local_rank=0, pid=9, boundary=10)
 def worker(workers: int = 2, **more: object) -> WorkerState:
     state = WorkerState("llm", 1, workers, "running", 1, 8, workers, ranks=(RANK,))
     return replace(state, **more)  # type: ignore[arg-type]
-
-
-def is_news(agent: Agent, before: WorkerState, now: WorkerState, silent_s: float) -> bool:
-    agent._told_states = (before,)
-    return agent._is_news((now,), silent_s)
 
 
 STEP = (replace(RANK, boundary=11),)
@@ -46,9 +41,9 @@ STEP = (replace(RANK, boundary=11),)
     ],
 )
 def test_steps_of_large_jobs_wait_and_trouble_does_not(
-    rig: Rig, before: WorkerState, now: WorkerState, silent_s: float, news: bool
+    before: WorkerState, now: WorkerState, silent_s: float, news: bool
 ) -> None:
-    assert is_news(rig.agent, before, now, silent_s) is news
+    assert is_news((now,), (before,), silent_s) is news
 
 
 async def test_while_nothing_changes_a_sign_of_life_is_sent_now_and_then(

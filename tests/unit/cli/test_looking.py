@@ -84,7 +84,10 @@ def test_what_waits_and_what_is_damaged_stands_below_the_jobs(
                 job=records.JobRecord(job="gpt"), state="damaged", problems=["its value is garbage"]
             ),
             pb.JobView(
-                job=records.JobRecord(job="llm"), state="starting", waiting="attempt a1 has the job"
+                job=records.JobRecord(job="llm"),
+                state="starting",
+                waiting="attempt a1 has the job",
+                recovery="waits for nodes",
             ),
         ]
     )
@@ -93,6 +96,7 @@ def test_what_waits_and_what_is_damaged_stands_below_the_jobs(
     assert lines[3:] == [
         "gpt: its value is garbage",
         "llm: a started worker waits: attempt a1 has the job",
+        "llm: waits for nodes",
     ]
     gpt, llm = cli("jobs", "-o", "json").json
     assert gpt["problems"] == ["its value is garbage"]

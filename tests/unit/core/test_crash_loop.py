@@ -9,7 +9,7 @@ import pytest
 from coordinator.core import events
 from coordinator.core.job_policy import LastResort, RecoveryState
 from coordinator.core.model import Phase, RestoreState
-from tests.support.core_checks import answer_until
+from tests.support.core_checks import answer_until, two_and_a_spare
 from tests.support.core_recovery import (
     POLICY,
     back,
@@ -153,6 +153,21 @@ def test_starts_from_scratch_are_counted_over_leaders(world: World) -> None:
     assert sum(restore.cold for restore in world.control.restores()) == 1
 
 
+def test_without_a_snapshot_there_is_nothing_to_start_from_scratch() -> None:
+    world = two_and_a_spare()
+    world.event(events.PolicyChanged(replace(POLICY, last_resort=LastResort.COLD_START)))
+    world.tick(2.0)
+    crash(world)
+    world.tick(3.0)
+    assert not serve(world).scratch
+    assert serve(world).scratch
+    assert recovery(world).state is S.GIVEN_UP
+    assert not world.wanted
+    assert "cannot be started from scratch, its commands are kept with its snapshots" in story(
+        world
+    )
+
+
 def test_nodes_that_are_lost_again_and_again_poison_nothing(world: World) -> None:
     for number in range(4):
         world.node(Node(facts(f"node-{number + 4}")))
@@ -185,7 +200,8 @@ def test_spares_that_die_while_fetching_are_no_fault_of_the_snapshot(world: Worl
 def test_tries_of_a_snapshot_begin_anew_once_it_runs(world: World) -> None:
     world.event(events.PolicyChanged(replace(POLICY, tries=2)))
     for step in (60, 70, 80):
-        crash(world, step=step)
+        at = next(node.name for node in world.nodes.values() if ("llm", 1) in node.workers)
+        crash(world, at, step=step)
         world.tick(2.5)
         serve(world)
         answer_until(world, Phase.FETCH)

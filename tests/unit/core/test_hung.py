@@ -119,3 +119,64 @@ def test_a_hung_run_counts_as_a_failure_of_the_job(world: World) -> None:
     serve(world)
     assert world.histories["llm"].failures == before + 1
     assert all(not node.failures for node in world.histories["llm"].nodes)
+
+
+def out_of_step(world: World, seconds: int, *, stuck: int, step: int = 130) -> None:
+    """Every rank but one goes on, and does not wait for it."""
+    for each in range(step, step + seconds):
+        for name in ("node-1", "node-2"):
+            for worker in world.nodes[name].workers.values():
+                worker.boundaries = {
+                    rank: before if rank == stuck else each
+                    for rank, before in worker.boundaries.items()
+                }
+            world.report(name)
+        world.tick(1.0)
+
+
+def test_a_rank_that_never_moves_is_not_hidden_by_others_that_do_not_wait_for_it(
+    world: World,
+) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    out_of_step(world, 25, stuck=3)
+    assert not world.wanted
+    out_of_step(world, 12, stuck=3, step=155)
+    cause = serve(world).cause
+    assert "rank 3: no step for 3" in cause
+    assert "rank 3 on node-2 at step 129" in cause
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world).state is S.WATCHING
+    world.tick(2.0)
+    assert not world.wanted
+
+
+def test_such_a_rank_keeps_the_job_from_being_well_until_it_moves(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0, wait_s=90.0)))
+    world.snapshots["a1"] = replace(
+        world.snapshots["a1"],
+        workers=tuple(replace(w, kernel="7.0.0") for w in world.snapshots["a1"].workers),
+    )
+    stepping(world)
+    out_of_step(world, 36, stuck=3)
+    serve(world)
+    assert recovery(world).state is S.WAITING
+    out_of_step(world, 3, stuck=3, step=170)
+    assert recovery(world).state is S.WAITING
+    out_of_step(world, 3, stuck=-1, step=175)
+    assert recovery(world).state is S.WATCHING
+
+
+def test_a_rank_that_usually_steps_more_seldom_than_others_is_measured_by_itself(
+    world: World,
+) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    stepping(world)
+    for turn in range(6):
+        out_of_step(world, 20, stuck=3, step=130 + 20 * turn)
+        world.nodes["node-2"].workers[("llm", 1)].boundaries[3] += 1
+    out_of_step(world, 60, stuck=3, step=250)
+    assert not world.wanted
+    world.tick(35.0)  # the others too
+    assert "no step for" in serve(world).cause

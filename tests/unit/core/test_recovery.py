@@ -10,9 +10,9 @@ import pytest
 from coordinator.core import events
 from coordinator.core.job_policy import JobPolicy, LastResort, RecoveryState
 from coordinator.core.model import AttemptState, Phase, RestoreState
-from tests.support.core_checks import answer_until, until
+from tests.support.core_checks import answer_until, two_and_a_spare, until
 from tests.support.core_recovery import POLICY, crash, recovery, run_on, serve, story, watched
-from tests.support.core_shims import Node, facts
+from tests.support.core_shims import Node, Worker, facts
 from tests.support.core_world import World
 
 S = RecoveryState
@@ -156,6 +156,66 @@ def test_a_shim_that_leaves_after_its_worker_ended_well_is_no_loss(
     assert "all workers ended with exit code 0" in story(world)
     world.tick(100.0)
     assert not world.wanted
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_shims_that_leave_with_the_code_of_a_worker_that_crashed_end_no_job_well(
+    world: World, first: bool
+) -> None:
+    """Without a snapshot or a restore of theirs they leave at once."""
+    for name in ("node-1", "node-2"):
+        crash(world, name, 1, step=7)
+        if first:
+            world.lose(name, "the worker ended with exit code 1", politely=True)
+    if not first:
+        for name in ("node-1", "node-2"):
+            world.lose(name, "the worker ended with exit code 1", politely=True)
+    world.tick(4.0)
+    asked = serve(world)
+    assert "worker 0 on node-1 ended with exit code 1" in asked.cause
+    assert "worker 1 on node-2 ended with exit code 1" in asked.cause
+    told = recovery(world)
+    assert (told.state, told.crashes, told.crash_step) == (S.WAITING, 1, 7)
+    assert "told to end" not in story(world)
+
+
+def test_a_job_that_crashed_before_its_first_snapshot_says_so() -> None:
+    world = two_and_a_spare()
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(2.0)
+    for name in ("node-1", "node-2"):
+        crash(world, name, 1)
+        world.lose(name, "the worker ended with exit code 1", politely=True)
+    world.tick(4.0)
+    serve(world)
+    assert recovery(world).state is S.GIVEN_UP
+    assert "ended with exit code 1" in story(world)
+    assert "no snapshot left to restore" in story(world)
+
+
+def test_giving_up_does_not_end_what_was_started_anew_meanwhile() -> None:
+    """As pods are before the first snapshot of their job."""
+    world = two_and_a_spare()
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(2.0)
+    for name in ("node-1", "node-2"):
+        crash(world, name, 1)
+        world.lose(name, "the worker ended with exit code 1", politely=True)
+    world.tick(4.0)
+    assert world.wanted
+    anew = Worker("llm", 0, 2, 4, {0: 0, 1: 0})
+    world.nodes["node-1"].workers[("llm", 0)] = anew
+    world.attach("node-1", new_session=True)
+    world.store()
+    assert anew.incarnation == 2
+    serve(world)
+    assert recovery(world).state is S.UNSEEN
+    assert world.nodes["node-1"].workers == {("llm", 0): anew}
+    world.nodes["node-2"].workers[("llm", 1)] = Worker("llm", 1, 2, 4, {2: 0, 3: 0})
+    world.attach("node-2", new_session=True)
+    world.store()
+    world.tick(2.0)
+    assert recovery(world).state is S.WATCHING
 
 
 def test_a_job_that_was_stopped_is_finished(world: World) -> None:

@@ -7,10 +7,21 @@ from dataclasses import replace
 import pytest
 
 from coordinator.core import events
+from coordinator.core.errors import AllstopError, SetupError, StoreError
+from coordinator.core.failures import failure_of
 from coordinator.core.job_policy import JobPolicy, RecoveryState, When
 from coordinator.core.model import AttemptState, Phase
-from tests.support.core_checks import answer_until, until
-from tests.support.core_recovery import POLICY, crash, recovery, run_on, serve, story, watched
+from tests.support.core_checks import answer_until, two_and_a_spare, until
+from tests.support.core_recovery import (
+    POLICY,
+    back,
+    crash,
+    recovery,
+    run_on,
+    serve,
+    story,
+    watched,
+)
 from tests.support.core_shims import Node, facts
 from tests.support.core_world import World
 
@@ -109,6 +120,65 @@ def test_waiting_for_nodes_counts_from_when_they_were_lacking(world: World) -> N
     assert recovery(world).state is S.WAITING
 
 
+def test_leaders_that_come_and_go_do_not_make_the_wait_for_nodes_longer(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, wait_s=200.0)))
+    world.lose("node-3", politely=True)
+    world.lose("node-2")
+    began = world.now
+    for number in range(60):
+        if number % 6 == 5:
+            world.new_leader()
+        for _ in range(8):
+            world.tick(1.0)
+            if world.wanted:
+                serve(world)
+        if recovery(world).state is S.GIVEN_UP:
+            break
+    assert recovery(world).state is S.GIVEN_UP
+    lost_s = 10 * (world.policy.adopt_s + 20.0)  # of each leader, at most
+    assert 200.0 < world.now - began < 200.0 + lost_s
+
+
+def test_who_waits_for_the_word_of_an_operator_says_for_which(world: World) -> None:
+    world.lose("node-1")
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    serve(world)
+    (job,) = world.control.jobs()
+    assert recovery(world).state is S.WAITING
+    for told in (story(world), job.recovery):
+        assert "worker 0 was on node-1, which is lost" in told
+        assert "`allstop restore llm --old-run-ended`" in told
+    for _ in range(15):
+        world.tick(5.0)
+        if world.wanted:
+            serve(world)
+    assert recovery(world).state is S.GIVEN_UP
+    (job,) = world.control.jobs()
+    assert (
+        "given up, no nodes that can take it within 60 s: the run of llm may go on" in job.recovery
+    )
+    assert "--old-run-ended" in job.recovery
+
+
+def test_another_reason_to_wait_is_told_too(world: World) -> None:
+    world.lose("node-3", politely=True)
+    world.lose("node-2")
+    world.tick(POLICY.grace_s + 2.0)
+    serve(world)
+    assert "--old-run-ended" not in story(world)
+    world.lose("node-1")
+    for _ in range(3):
+        world.tick(6.0)
+        serve(world)
+    assert story(world).count("still waits for nodes: the run of llm may go on") == 1
+    assert "--old-run-ended" in world.control.jobs()[0].recovery
+    world.attach("node-1")
+    world.attach("node-2")
+    world.tick(3.0)
+    assert world.control.jobs()[0].recovery == ""
+
+
 def test_the_story_tells_of_policies_and_of_nodes_that_were_fenced(world: World) -> None:
     world.lose("node-2")
     world.tick(POLICY.grace_s + 2.0)
@@ -147,3 +217,154 @@ def test_of_three_workers_two_are_lost_within_a_second() -> None:
     for name in ("node-1", "node-3"):
         world.attach(name)
         assert not world.nodes[name].workers
+
+
+def hung(world: World) -> None:
+    """It takes no step any more, and is to be restored for that."""
+    world.event(events.PolicyChanged(HUNG))
+    for step in range(100, 130):
+        run_on(world, step)
+        world.tick(1.0)
+    world.tick(35.0)
+
+
+HUNG = replace(POLICY, hung=10.0)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_policy_that_is_off_during_a_recovery_does_not_have_the_job_restored_again(
+    world: World, begun: bool
+) -> None:
+    """It is back, at an earlier step than the one that it was hung at."""
+    hung(world)
+    if begun:
+        serve(world)
+        answer_until(world, Phase.CLEAR)
+    world.event(events.PolicyChanged(JobPolicy("llm")))
+    if not begun:
+        serve(world)
+    world.settle()
+    run_on(world, 20)
+    world.tick(2.0)
+    assert recovery(world).state is S.WATCHING
+    world.event(events.PolicyChanged(HUNG))
+    for step in range(21, 100):
+        run_on(world, step)
+        world.tick(1.0)
+    assert not world.wanted
+    assert recovery(world).state is S.WATCHING
+    assert len(world.control.restores()) == 1
+
+
+def test_a_job_that_moves_again_while_the_policy_is_off_is_well(world: World) -> None:
+    hung(world)
+    serve(world)
+    answer_until(world, Phase.FETCH)
+    world.event(events.PolicyChanged(JobPolicy("llm")))
+    failed = next(o for o in world.orders if o.phase is Phase.FETCH)
+    world.orders.remove(failed)
+    world.event(world.nodes[failed.node].fail(failed, "a disk error"))
+    world.settle()
+    world.tick(100.0)
+    assert not world.wanted
+    assert "is left at that: a disk error" in story(world)
+    world.event(events.PolicyChanged(HUNG))
+    world.tick(2.0)
+    assert recovery(world).state is S.WATCHING
+    assert not world.wanted
+
+
+def test_a_job_that_is_stopped_while_the_policy_is_off_is_finished(world: World) -> None:
+    world.event(events.PolicyChanged(JobPolicy("llm")))
+    world.checkpoint("llm", "a2", stop=True)
+    world.settle()
+    for name in ("node-1", "node-2"):
+        crash(world, name, -15)
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(30.0)
+    assert recovery(world).state is S.FINISHED
+    assert not world.wanted
+
+
+def unready(world: World, error: AllstopError, *, until_s: float) -> None:
+    """Whatever is asked for cannot be."""
+    until = world.now + until_s
+    while world.now < until:
+        if world.wanted:
+            world.wanted.clear()
+            world.event(events.RestoreUnready("llm", failure_of(error)))
+        world.tick(1.0)
+
+
+def test_a_restore_that_cannot_be_asked_for_is_told_of_and_given_up_in_the_end(
+    world: World,
+) -> None:
+    crash(world)
+    unready(world, StoreError("the store did not answer in time"), until_s=30.0)
+    assert story(world).count("cannot be asked for: the store did not answer in time") == 1
+    unready(world, SetupError("no key was given"), until_s=10.0)
+    assert story(world).count("cannot be asked for: no key was given") == 1
+    assert recovery(world).state is S.RECOVERING
+    unready(world, SetupError("no key was given"), until_s=90.0)
+    assert recovery(world).state is S.GIVEN_UP
+    assert "no restore could be asked for within 60 s: no key was given" in story(world)
+
+
+def test_what_is_in_the_way_for_a_while_is_over_once_a_restore_begins(world: World) -> None:
+    crash(world)
+    unready(world, StoreError("the store did not answer in time"), until_s=50.0)
+    back(world)
+    assert recovery(world).state is S.WATCHING
+    crash(world, "node-1")
+    unready(world, StoreError("the store did not answer in time"), until_s=50.0)
+    assert recovery(world).state is S.RECOVERING
+
+
+def test_shims_stay_for_as_long_as_a_recovery_tries_or_waits(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, wait_s=1000.0)))
+    world.lose("node-3", politely=True)
+    crash(world)
+    world.tick(0.5)
+    assert not world.stays
+    world.tick(2.5)
+    assert {stay.node for stay in world.stays} == {"node-1", "node-2"}
+    world.lose("node-1")
+    serve(world)
+    until = {stay.node: world.now + stay.for_s for stay in world.stays}
+    for _ in range(400):
+        world.stays.clear()
+        world.tick(1.0)
+        if world.wanted:
+            serve(world)
+        until |= {stay.node: world.now + stay.for_s for stay in world.stays}
+        assert until["node-2"] > world.now + 60.0
+    assert recovery(world).state is S.WAITING
+    world.attach("node-1")
+    world.tick(6.0)
+    back(world)
+    assert recovery(world).state is S.WATCHING
+    world.stays.clear()
+    world.tick(100.0)
+    assert not world.stays
+
+
+def test_a_job_that_is_down_when_the_policy_is_set_is_told_of_and_left_alone() -> None:
+    world = two_and_a_spare()
+    world.checkpoint("llm", "a1")
+    world.settle()
+    crash(world)
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(5.0)
+    assert world.control.jobs()[0].recovery == ""  # it may be on its way
+    world.tick(60.0)
+    assert not world.wanted
+    assert story(world).count("`allstop restore llm` brings it back now") == 1
+    assert "worker 1 on node-2 ended with exit code 1" in world.control.jobs()[0].recovery
+    world.event(events.PolicyChanged(POLICY))
+    world.tick(15.0)
+    assert story(world).count("`allstop restore llm` brings it back now") == 2
+    world.restore("llm", "r1", "a1")
+    world.settle()
+    world.tick(2.0)
+    assert recovery(world).state is S.WATCHING
+    assert world.control.jobs()[0].recovery == ""

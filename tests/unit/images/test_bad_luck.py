@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.errors import DriverError
+from coordinator.core.errors import DriverError, StoreAway
 from tests.unit.images.kit import (
     DAMAGE,
     S,
@@ -194,7 +194,7 @@ async def test_a_store_that_vanishes_half_way_is_said(staged: Path, tmp_path: Pa
     (tmp_path / "away").rename(root)
     store = directory(root)
     root.rename(tmp_path / "away")
-    with pytest.raises(DriverError, match="cannot be used"):
+    with pytest.raises(StoreAway, match="cannot be used"):
         await fetch(store, stored, tmp_path / "into")
     (tmp_path / "away").rename(root)
     assert await store.actions("llm", deadline_s=S) == ("a1",)

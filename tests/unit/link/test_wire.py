@@ -7,7 +7,7 @@ from coordinator.codec import to_proto
 from coordinator.core import commands, events
 from coordinator.core.errors import BadRequest
 from coordinator.core.model import AddressMove, Cut, Endpoint, GpuMove, Phase
-from coordinator.link import wire
+from coordinator.link import telling, wire
 from tests.support.fake_node import facts_of
 from tests.support.fake_shim import FakeShim
 
@@ -105,6 +105,11 @@ async def test_every_order_is_whole(phase: Phase) -> None:
 def test_an_admission_is_whole() -> None:
     sent = wire.admitted_message(7, commands.AdmitWorker("node-1", "llm", 1, 3)).admitted
     assert (sent.epoch, sent.job, sent.worker, sent.incarnation) == (7, "llm", 1, 3)
+
+
+def test_a_word_to_stay_is_whole() -> None:
+    sent = telling.stay_message(7, commands.StayOn("node-1", "llm", 1.5)).stay
+    assert (sent.epoch, sent.job, sent.for_ms) == (7, "llm", 1500)
 
 
 def test_an_order_that_lacks_its_record_is_a_named_error() -> None:

@@ -43,7 +43,7 @@ class Effects:
         self.admit = self.defer = self.task = self.refuse_notice = self.ask_checkpoint = (
             self.done.append
         )
-        self.ask_restore = self.ask_drain = self.done.append
+        self.ask_restore = self.ask_drain = self.stay = self.done.append
         self.order = self.fence = self.write = self.announce = self.refuse = self.done.append
 
 

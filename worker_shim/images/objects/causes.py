@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from coordinator.core.errors import DriverError
+from coordinator.core.errors import DriverError, StoreAway
 
 
 def store_error(error: OSError, root: Path, *, definite: bool = True) -> DriverError:
-    """Full, read-only, or not to be used at all."""
+    """Full, read-only, or not to be used at all; bytes that cannot be read are no store away."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what, advice = f"no room left under {root}", "make room, or delete old snapshots"
     elif error.errno in (errno.ENOTEMPTY, errno.EEXIST):
@@ -18,4 +18,6 @@ def store_error(error: OSError, root: Path, *, definite: bool = True) -> DriverE
         what, advice = f"{root} may not be written", "the shim needs write access to it"
     else:
         what, advice = f"{root} cannot be used", "is the shared file system mounted?"
-    return DriverError(what, advice=advice, definite=definite, details=(str(error),))
+    away = error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOTEMPTY, errno.EEXIST, errno.EIO)
+    kind = StoreAway if away else DriverError
+    return kind(what, advice=advice, definite=definite, details=(str(error),))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
-from coordinator.core.errors import DriverError
+from coordinator.core.errors import DriverError, StoreAway
 from worker_shim.images.objects.port import ObjectMissing
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -42,7 +42,7 @@ def mapped(error: Exception, where: str, name: str, *, writing: bool = False) ->
     status, code = status_of(error), found[1] if (found := _CODE.search(said)) else ""
     if code in ("NoSuchBucket", "ContainerNotFound"):
         advice = "make it first; allstop makes no buckets"
-        return DriverError(f"there is no {where}", advice=advice, details=details)
+        return StoreAway(f"there is no {where}", advice=advice, details=details)
     if isinstance(error, FileNotFoundError) or status == 404:
         return ObjectMissing(f"{where} has no {name}", details=details)
     if status == 507 or any(word in code for word in _FULL):
@@ -51,10 +51,10 @@ def mapped(error: Exception, where: str, name: str, *, writing: bool = False) ->
     if isinstance(error, PermissionDeniedError | UnauthenticatedError) or status in (401, 403):
         reason = f" ({code})" if code else ""
         advice = "the credentials need to read, write, list and delete below it"
-        return DriverError(f"{where} refuses us{reason}", advice=advice, details=details)
+        return StoreAway(f"{where} refuses us{reason}", advice=advice, details=details)
     if "credential" in said.lower() or "169.254.169.254" in said:
         advice = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the role of the machine"
-        return DriverError(f"no credentials for {where}", advice=advice, details=details)
+        return StoreAway(f"no credentials for {where}", advice=advice, details=details)
     return _troubled(where, name, status, details, writing)
 
 
@@ -66,4 +66,4 @@ def _troubled(
         return DriverError(f"{where} answers {status} for {name}", details=details)
     what = f"{where} answers {status} for {name}" if status else f"{where} does not answer"
     advice = "is it up, and the network to it?"
-    return DriverError(what, advice=advice, definite=not writing, details=details)
+    return StoreAway(what, advice=advice, definite=not writing, details=details)
