@@ -19,13 +19,13 @@ from coordinator.core.fit import (
     Candidate,
     Group,
     groups_of,
-    kernel_series,
     kind_reasons,
     room_reasons,
 )
 from coordinator.core.matching import UNFIT, assign
 from coordinator.core.model import AddressMove, Failure, Placement, Plan, Snapshot, WorkerRecord
 from coordinator.core.reasons import NodeFit, NodeReasons
+from coordinator.core.versions import kernel_series
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Planned:
     reasons: tuple[NodeReasons, ...]  # for every node and worker that do not fit each other
     failure: Failure | None = None
     fits: tuple[NodeFit, ...] = ()  # where that was asked for: nodes that fit, chosen or not
+    restore_refused: tuple[NodeReasons, ...] = ()  # of a start: why no node takes the snapshot
 
 
 @dataclass
@@ -79,10 +80,11 @@ class _Fitting:
         return self.cache[key]
 
     def gpu_key(self, group: Group, node: Candidate) -> tuple[int, int]:
-        """Equal for pairs whose GPUs are of the same kinds."""
+        """Equal for pairs whose GPUs are of the same kinds, and the same ones or not."""
         want = group.gpus
         here = devices.shape_of_node(node.facts)
-        home = (group.node, node.facts.node) if want is not None and not want.gpus else ()
+        same = want is not None and devices.same_gpus(want, node.facts)
+        home = (group.node, node.facts.node) if want is not None and not want.gpus else same
         return self.kind(("gpus", want and want.shape, home)), self.kind(("gpus of", here))
 
     def of_gpus(self, group: Group, node: Candidate) -> list[str]:
@@ -102,8 +104,6 @@ class _Fitting:
         """How the GPUs of a node that fits are laid out otherwise."""
         want = group.gpus
         if want is None:
-            return []
-        if {g.uuid for g in want.gpus} == {g.uuid for g in node.facts.gpus}:
             return []
         key = self.gpu_key(group, node)
         if key not in self.layouts:
@@ -244,8 +244,8 @@ def _made(
                     to_node=node.facts.node,
                     to_address=node.facts.address,
                     why=why,
-                    devices=devices.device_map(record.gpus, node.facts.gpus)
-                    if record.gpu_pids
+                    devices=devices.device_map(group.gpus, node.facts)
+                    if group.gpus is not None and record.gpu_pids
                     else (),
                 )
             )
@@ -257,8 +257,18 @@ def _made(
         snapshot=snapshot.snapshot,
         placements=tuple(sorted(placements, key=lambda p: p.worker)),
         addresses=tuple(AddressMove(old, new) for old, new in sorted(moves.items())),
-        notes=(*notes, *leaving(snapshot.workers)),
+        notes=(*notes, *_held_unknown(chosen), *leaving(snapshot.workers)),
     )
+
+
+def _held_unknown(chosen: Sequence[tuple[Group, Candidate]]) -> Iterable[str]:
+    """By what device memory was judged, where it is not by what the processes held."""
+    unknown = [g.node for g, _ in chosen if g.gpus is not None and not g.gpus.held_known]
+    if unknown:
+        yield (
+            f"what the workers held on the GPUs of {listed(unknown)} is not known: all that was in "
+            "use there counts as theirs"
+        )
 
 
 def _files_lacking(record: WorkerRecord, node: str) -> Iterable[str]:
