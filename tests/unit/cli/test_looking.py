@@ -243,6 +243,25 @@ def test_a_plan_to_start_from_scratch(cli: Cli, operator: FakeOperator) -> None:
     assert cli("plan", "llm", "--on-mismatch", "perhaps").code == 2
 
 
+def test_a_start_says_why_nothing_was_restored(cli: Cli, operator: FakeOperator) -> None:
+    reply = pb.PlanReply(plan=records.Plan(job="llm", snapshot="llm-1", cold=True))
+    reply.restore_refused.add(node="n1", worker=0, reasons=["no usable CRIU"])
+    operator.replies["PlanRestore"] = reply
+    wish = ("--on-mismatch", "cold-start")
+    assert "not restored: n1, worker 0: no usable CRIU\n" in cli("plan", "llm", *wish).out
+    told = cli("plan", "llm", *wish, "-o", "json").json["restore_refused"]
+    assert told == [{"node": "n1", "worker": 0, "reasons": ["no usable CRIU"]}]
+    reply.ClearField("plan")
+    reply.failure.CopyFrom(records.Failure(kind="NoPlan", what="no node to run worker 0"))
+    reply.refused.add(node="n1", worker=0, reasons=["it was lost"])
+    ran = cli("plan", "llm", *wish)
+    assert ran.code == 6
+    assert "n1, worker 0: it was lost\n" in ran.err
+    assert "not restored: n1, worker 0: no usable CRIU\n" in ran.err
+    told = cli("plan", "llm", *wish, "-o", "json").json
+    assert told["restore_refused"][0]["reasons"] == ["no usable CRIU"]
+
+
 def test_a_plan_starts_nothing_by_itself(cli: Cli, operator: FakeOperator) -> None:
     plan = records.Plan(job="llm", snapshot="llm-1")
     operator.replies["PlanRestore"] = pb.PlanReply(plan=plan)
