@@ -125,6 +125,7 @@ class NodeProbe:
             "gpus": tuple(
                 replace(gpu, memory_free_bytes=_rounded(gpu.memory_free_bytes)) for gpu in seen.gpus
             ),
+            "gpus_unseen": seen.unseen,
             "gpu_driver": seen.driver,
             "cuda_version": seen.cuda_version,
             "gpu_trouble": seen.trouble,

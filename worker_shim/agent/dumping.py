@@ -199,6 +199,9 @@ async def _record(
     programs = await worker.programs if worker.programs is not None else ()
     worker.programs = None
     gpu_pids = tuple(process.pid for process in worker.gpus)
+    seen = worker.gpus_seen
+    if gpu_pids and seen is None and worker.drivers.gpus is not None:
+        seen = worker.drivers.gpus.before(worker.claimed_s)
     return WorkerRecord(
         job=worker.job,
         worker=worker.worker,
@@ -225,7 +228,7 @@ async def _record(
         gpu_bytes=worker.gpu_bytes,
         nccl=worker.nccl,
         named=named_in(worker.launched.env) if worker.launched is not None else (),
-        **gpu_facts(worker.drivers.gpus, gpu_pids, programs, before_s=worker.claimed_s),
+        **gpu_facts(seen, gpu_pids, programs, engine=worker.drivers.cuda.engine),
     )
 
 

@@ -9,6 +9,7 @@ and GPU_RESTORE no device may be open. Undo never trusts memory: it asks the dri
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 from coordinator.core.errors import AllstopError, DriverError, NotReady
@@ -17,9 +18,11 @@ from worker_shim.agent import communicators, holding
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.cuda.port import CudaState, GpuProcess
+from worker_shim.inventory.inventory import Inventory
 from worker_shim.inventory.recording import held_by
 
 CONTEXT_BYTES = 1 << 30  # of a process on a device, at most; it is made anew at a restore
+LOOK_S = 2.0  # for a look at the GPUs beside the locks; a node stands still for it at most so long
 UNLOCK_S = 2.0  # of a lock's time, kept to unlock the others when it runs out
 
 
@@ -50,12 +53,24 @@ async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
             "them between epochs (persistent_workers=False)",
         )
     deadline.lap("look")
-    for process in worker.gpus:
-        async with worker.drivers.device_turn:
-            timeout_s = max(UNLOCK_S, deadline.left_s - UNLOCK_S)
-            await cuda.lock(process, timeout_s=timeout_s, deadline_s=deadline.left_s)
+    looking = asyncio.ensure_future(_look(worker, deadline))
+    try:
+        for process in worker.gpus:
+            async with worker.drivers.device_turn:
+                timeout_s = max(UNLOCK_S, deadline.left_s - UNLOCK_S)
+                await cuda.lock(process, timeout_s=timeout_s, deadline_s=deadline.left_s)
+    finally:
+        worker.gpus_seen = await looking
     deadline.lap("lock")
     return Outcome(note=f"{len(worker.gpus)} locked")
+
+
+async def _look(worker: Worker, deadline: Deadline) -> Inventory | None:
+    """What its GPUs hold while its ranks are parked: from one step to the next it may change."""
+    inventory = worker.drivers.gpus
+    if inventory is None or not worker.gpus:
+        return None
+    return await inventory.since(time.monotonic(), wait_s=min(LOOK_S, deadline.left_s / 2))
 
 
 async def save(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
@@ -85,21 +100,19 @@ async def save(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
             definite=False,
         )
     worker.gpu_bytes = max(0, _memory_bytes(worker) - before)
-    _require_grown(worker)
+    unproven = "" if _require_grown(worker) else ", which nobody could compare with their GPUs"
     deadline.lap("look")
-    return Outcome(note=f"{worker.gpu_bytes} bytes of device memory")
+    return Outcome(note=f"{worker.gpu_bytes} bytes of device memory{unproven}")
 
 
-def _require_grown(worker: Worker) -> None:
+def _require_grown(worker: Worker) -> bool:
     """What was in the devices is in the processes now, or the driver has said so for nothing.
 
-    Where it is known what they held there; a context, which is not saved as memory, counts too.
+    Where it is known what they held there when they were locked, which is returned; a context,
+    which is not saved as memory, counts too.
     """
-    inventory = worker.drivers.gpus
-    if inventory is None:
-        return
     pids = frozenset(process.pid for process in worker.gpus)
-    held = held_by(inventory.before(worker.claimed_s), pids)
+    held = held_by(worker.gpus_seen, pids) if worker.gpus_seen is not None else ()
     expected = sum(each.held_bytes for each in held) - CONTEXT_BYTES * len(held) * len(pids)
     if worker.gpu_bytes < expected:
         raise DriverError(
@@ -109,6 +122,7 @@ def _require_grown(worker: Worker) -> None:
             advice="look at the kernel's log; nothing is known to be lost",
             definite=False,
         )
+    return bool(held)
 
 
 async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:

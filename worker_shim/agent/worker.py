@@ -24,6 +24,7 @@ from worker_shim.cuda.port import GpuProcess
 from worker_shim.files.keeping import Keeping
 from worker_shim.images.names import checked_name
 from worker_shim.images.port import Launch, Manifest
+from worker_shim.inventory.inventory import Inventory
 from worker_shim.nccl.launching import environment as launch_environment
 from worker_shim.nccl.modes import mode_of
 from worker_shim.process.port import LaunchSpec, Tree
@@ -99,6 +100,7 @@ class Worker:
     restoration: Restoration | None = None
     gpu: bool = False  # a process of it has had a device open since it was started
     gpus: tuple[GpuProcess, ...] = ()  # in the order of lock, save and restore
+    gpus_seen: Inventory | None = None  # while it was locked; None: there was no look in time
     gpu_bytes: int = 0  # device memory that GPU_SAVE brought into its processes
     restored_by: str = ""  # the restore that has killed the old tree and made the present one
     log_began: dict[str, int] = field(default_factory=dict)  # sizes of files as it began here

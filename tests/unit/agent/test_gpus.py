@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -200,21 +200,73 @@ async def test_images_without_the_device_memory_are_a_lie(
     assert (await gpu.done("DUMP", "a2", cut="CUT_STEP")).record.gpu_bytes == GIB
 
 
+def holding(held_gib: int) -> Inventory:
+    """A look at two processes on one GPU."""
+    held = {"GPU-0": {ROOT: held_gib * GIB // 2, RANK: held_gib * GIB // 2}}
+    return Inventory(gpus=(Gpu(0, "GPU-0", "any", 80 * GIB, 0, "0"),), held=held)
+
+
+class Looks:
+    """Looks at GPUs: what an old one has seen, and what one does that is asked for now."""
+
+    def __init__(self, old: Inventory, new: Inventory | None) -> None:
+        self.old, self.new = old, new
+
+    def before(self, moment_s: float) -> Inventory:
+        return self.old
+
+    async def since(self, moment_s: float, *, wait_s: float) -> Inventory | None:
+        assert moment_s <= time.monotonic()
+        assert 0 < wait_s <= gpus.LOOK_S
+        return self.new
+
+
+def looks(rig: Rig, old: Inventory, new: Inventory | None) -> None:
+    object.__setattr__(rig.drivers, "gpus", Looks(old, new))
+
+
+async def grown_by_one(gpu: Rig, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The answer to a GPU_SAVE by which the processes grow by 1 GiB together."""
+    await gpu.to("PARK")
+    await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    grown = iter((0, GIB))
+    monkeypatch.setattr(gpus, "_memory_bytes", lambda worker: next(grown))
+    return await gpu.order("GPU_SAVE")
+
+
 @pytest.mark.parametrize(("held_gib", "fits"), [(20, False), (3, True)])
 async def test_a_save_that_brings_no_memory_is_a_lie(
     gpu: Rig, monkeypatch: pytest.MonkeyPatch, held_gib: int, fits: bool
 ) -> None:
     """Two processes on one GPU; half a GiB of each is its context at least."""
-    held = {"GPU-0": {ROOT: held_gib * GIB // 2, RANK: held_gib * GIB // 2}}
-    seen = Inventory(gpus=(Gpu(0, "GPU-0", "any", 80 * GIB, 0, "0"),), held=held)
-    object.__setattr__(gpu.drivers, "gpus", SimpleNamespace(before=lambda moment_s: seen))
-    await gpu.to("PARK")
-    await gpu.done("GPU_LOCK", cut="CUT_STEP")
-    grown = iter((0, GIB))
-    monkeypatch.setattr(gpus, "_memory_bytes", lambda worker: next(grown))
-    saved = await gpu.order("GPU_SAVE")
+    looks(gpu, Inventory(), holding(held_gib))
+    saved = await grown_by_one(gpu, monkeypatch)
     assert saved.HasField("failure") is not fits
     assert fits or f"have grown by {GIB}" in saved.failure.what
+    assert not fits or saved.note == f"{GIB} bytes of device memory"
+
+
+@pytest.mark.parametrize("new", [holding(3), None])
+async def test_no_save_is_a_lie_by_an_old_look(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch, new: Inventory | None
+) -> None:
+    """The ranks gave memory back after that."""
+    looks(gpu, holding(20), new)
+    saved = await grown_by_one(gpu, monkeypatch)
+    assert not saved.HasField("failure")
+    assert ("nobody could compare" in saved.note) is (new is None)
+    gpu.images.pages = GIB // 4096
+    record = (await gpu.done("DUMP", cut="CUT_STEP")).record
+    assert [held.held_bytes for held in record.gpu_held] == [(3 if new else 20) * GIB]
+    assert [one.uuid for one in record.gpus] == ["GPU-0"]
+
+
+async def test_a_lock_that_fails_waits_for_the_look_beside_it(gpu: Rig) -> None:
+    looks(gpu, Inventory(), holding(3))
+    gpu.cuda.faults["lock"] = OPERATING_SYSTEM
+    await gpu.to("PARK")
+    assert (await gpu.order("GPU_LOCK", cut="CUT_STEP")).HasField("failure")
+    assert gpu.worker.gpus_seen is not None
 
 
 async def test_memory_for_what_is_in_the_devices_is_checked_before_a_hold(gpu: Rig) -> None:
