@@ -52,9 +52,19 @@ class Wanted:
     @cached_property
     def uuids(self) -> tuple[str, ...]:
         """Of those that have told theirs, by index."""
-        return tuple(g.uuid for g in self.gpus if g.uuid)
+        return _uuids(self.gpus)
 
-    @property
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The same without an order."""
+        return frozenset(self.uuids)
+
+    @cached_property
+    def in_order(self) -> bool:
+        """Whether the driver takes the same GPUs in the same order only."""
+        return _older_than(self.driver, MAPS_SINCE)
+
+    @cached_property
     def unseen(self) -> str:
         """Why `gpus` are not all of the old node's, so that there is no map of them."""
         nameless = [f"GPU {g.index} did not tell its UUID" for g in self.gpus if not g.uuid]
@@ -145,26 +155,52 @@ def shape_of(gpus: Sequence[Gpu]) -> tuple[object, ...]:
     )
 
 
-def shape_of_node(facts: NodeFacts) -> tuple[object, ...]:
-    """Equal for nodes that differ in nothing that `kind_reasons` looks at, but for UUIDs."""
-    can = (facts.gpu_engine, facts.gpu_no_map)
-    told = (facts.gpu_trouble, facts.gpus_unseen)
-    return (shape_of(by_index(facts.gpus)), facts.gpu_driver, told, can)
+@dataclass(frozen=True)
+class There:
+    """The GPUs of a node that may take them."""
+
+    facts: NodeFacts
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """By index."""
+        return by_index(self.facts.gpus)
+
+    @cached_property
+    def uuids(self) -> tuple[str, ...]:
+        """Of those that tell theirs, by index."""
+        return _uuids(self.gpus)
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The same without an order."""
+        return frozenset(self.uuids)
+
+    @cached_property
+    def shape(self) -> tuple[object, ...]:
+        """Equal for nodes that differ in nothing that `kind_reasons` looks at, but for UUIDs."""
+        facts = self.facts
+        can = (facts.gpu_engine, facts.gpu_no_map)
+        return (
+            shape_of(self.gpus),
+            *(facts.gpu_driver, facts.gpu_trouble, facts.gpus_unseen, can),
+        )
 
 
-def same_gpus(want: Wanted, facts: NodeFacts) -> bool:
+def _uuids(gpus: Iterable[Gpu]) -> tuple[str, ...]:
+    return tuple(g.uuid for g in gpus if g.uuid)
+
+
+def same_gpus(want: Wanted, there: There) -> bool:
     """Whether a node has the very GPUs of the snapshot, so that nothing has to be mapped.
 
     Where not all of the old ones are known: all that are, as they were together in one machine.
     """
-    here = [g.uuid for g in by_index(facts.gpus) if g.uuid]
     if not want.uuids:
-        return facts.node == want.home
+        return there.facts.node == want.home
     if want.unseen:
-        return set(want.uuids) <= set(here)
-    if _older_than(want.driver, MAPS_SINCE):
-        return list(want.uuids) == here
-    return set(want.uuids) == set(here)
+        return want.known <= there.known
+    return want.known == there.known and (want.uuids == there.uuids or not want.in_order)
 
 
 def _older_than(driver: str, version: tuple[int, ...]) -> bool:
@@ -172,24 +208,25 @@ def _older_than(driver: str, version: tuple[int, ...]) -> bool:
     return bool(found) and found < version
 
 
-def _pairs(want: Wanted, facts: NodeFacts) -> list[tuple[int, Gpu]]:
+def _pairs(want: Wanted, there: There) -> list[tuple[int, Gpu]]:
     """Place of each old GPU, with the one that takes it; empty where they are not as many."""
-    here = by_index(facts.gpus)
-    if same_gpus(want, facts):
+    here = there.gpus
+    if same_gpus(want, there):
         at = {g.uuid: place for place, g in enumerate(want.gpus) if g.uuid}
         return sorted(((at[g.uuid], g) for g in here if g.uuid in at), key=lambda pair: pair[0])
     return list(enumerate(here)) if len(here) == len(want.gpus) else []
 
 
-def kind_reasons(want: Wanted, facts: NodeFacts) -> list[str]:
+def kind_reasons(want: Wanted, there: There) -> list[str]:
     """Why GPUs of this kind, with this driver, cannot take the place of the old ones."""
+    facts = there.facts
     if not want.gpus:
         return _unknown(want, facts)
     if facts.gpu_trouble:
         return [_unreliable(facts)]
     if not facts.gpus:
         return [f"it has no GPU, needed {_kinds(want.gpus)}"]
-    reasons = _pair_reasons(want, facts)
+    reasons = _pair_reasons(want, there)
     if facts.gpu_driver != want.driver:
         has = facts.gpu_driver or "of unknown version"
         reasons.append(f"NVIDIA driver {has}, needed exactly {want.driver}")
@@ -218,8 +255,9 @@ def _divided(facts: NodeFacts) -> list[str]:
     return [f"{_named(divided)} divided into instances (MIG), which cannot be saved"]
 
 
-def _no_map(want: Wanted, facts: NodeFacts) -> str:
+def _no_map(want: Wanted, there: There) -> str:
     """Why nothing can be restored onto other GPUs there; empty where it can."""
+    facts = there.facts
     if want.unseen:
         what = f"of {want.home}'s GPUs the snapshot does not know all ({want.unseen})"
         return f"{what}: only a node with the same ones can take it"
@@ -228,7 +266,7 @@ def _no_map(want: Wanted, facts: NodeFacts) -> str:
             f"it has other GPUs, of which a map has to name every one, and {facts.gpus_unseen}: "
             "give its container every GPU"
         )
-    if _older_than(want.driver, MAPS_SINCE):
+    if want.in_order:
         return (
             f"it has other GPUs, and driver {want.driver} restores onto the same ones in the same "
             "order only"
@@ -238,14 +276,14 @@ def _no_map(want: Wanted, facts: NodeFacts) -> str:
     return ""
 
 
-def _pair_reasons(want: Wanted, facts: NodeFacts) -> list[str]:
-    same, pairs = same_gpus(want, facts), _pairs(want, facts)
-    no_map = "" if same else _no_map(want, facts)
+def _pair_reasons(want: Wanted, there: There) -> list[str]:
+    same, pairs = same_gpus(want, there), _pairs(want, there)
+    no_map = "" if same else _no_map(want, there)
     if no_map:
         return [no_map]
     if not same and not pairs:
         return [
-            f"GPUs: it has {_kinds(facts.gpus)}, needed exactly {_kinds(want.gpus)}, since every "
+            f"GPUs: it has {_kinds(there.gpus)}, needed exactly {_kinds(want.gpus)}, since every "
             "GPU of the node is part of the map"
         ]
     reasons: list[str] = []
@@ -268,18 +306,18 @@ def _pair_reasons(want: Wanted, facts: NodeFacts) -> list[str]:
     return [*reasons[:NAMED_GPUS], f"and {more} more GPUs"] if more > 0 else reasons
 
 
-def now_reasons(want: Wanted, facts: NodeFacts, back: Mapping[int, int] | None) -> list[str]:
+def now_reasons(want: Wanted, there: There, back: Mapping[int, int] | None) -> list[str]:
     """Reasons of the moment: GPUs that are sick, and device memory that is in use.
 
     `back`: bytes by index that come back when the job's own workers there go; None: all in use.
     """
     if not want.gpus:
         return []
-    here = by_index(facts.gpus)
+    here = there.gpus
     reasons = [f"GPU {g.index} ({g.uuid or 'unknown'}) is sick: {g.sick}" for g in here if g.sick]
     if back is None:
         return reasons
-    for place, gpu in _pairs(want, facts):
+    for place, gpu in _pairs(want, there):
         need = want.need_bytes[place]
         used = gpu.memory_bytes - gpu.memory_free_bytes
         free = gpu.memory_free_bytes + min(used, back.get(gpu.index, 0))
@@ -304,17 +342,17 @@ def coming_back(own: Sequence[WorkerRecord]) -> dict[int, int] | None:
     return found
 
 
-def device_map(want: Wanted, facts: NodeFacts) -> tuple[GpuMove, ...]:
+def device_map(want: Wanted, there: There) -> tuple[GpuMove, ...]:
     """Every old GPU with its new one; empty where they are the same ones."""
-    if not want.gpus or same_gpus(want, facts):
+    if not want.gpus or same_gpus(want, there):
         return ()
-    return tuple(GpuMove(want.gpus[place].uuid, new.uuid) for place, new in _pairs(want, facts))
+    return tuple(GpuMove(want.gpus[place].uuid, new.uuid) for place, new in _pairs(want, there))
 
 
-def layout_differs(want: Wanted, facts: NodeFacts) -> list[str]:
+def layout_differs(want: Wanted, there: There) -> list[str]:
     """What differs and is allowed, one sentence each; each costs one, at most LAYOUT_MAX."""
-    here = by_index(facts.gpus)
-    if not want.gpus or same_gpus(want, facts):
+    here = there.gpus
+    if not want.gpus or same_gpus(want, there):
         return []
     told: list[str] = []
     if [(g.pci_address, g.minor) for g in want.gpus] != [(g.pci_address, g.minor) for g in here]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from coordinator.core.devices import Wanted, wanted
+from coordinator.core.devices import There, Wanted, wanted
 from coordinator.core.failures import listed
 from coordinator.core.model import NodeFacts, ProgramFile, WorkerRecord
 from coordinator.core.versions import kernel_series, version_of
@@ -29,6 +29,11 @@ class Candidate:
     own: tuple[int, ...] = ()  # live workers of the job itself, which the restore replaces
     others: tuple[str, ...] = ()  # live workers of other jobs: "worker 0 of job llm"
     drained: str = ""  # why it takes no workers: it is being emptied
+
+    @cached_property
+    def gpus(self) -> There:
+        """Its own."""
+        return There(self.facts)
 
 
 @dataclass(frozen=True)

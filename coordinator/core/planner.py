@@ -47,6 +47,9 @@ class _Fitting:
     cache: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     layouts: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     kinds: dict[object, int] = field(default_factory=dict)
+    wants: dict[str, int] = field(default_factory=dict)  # kinds of GPUs, by the group's old node
+    has: dict[str, int] = field(default_factory=dict)  # the same, by node
+    gpus: dict[tuple[int, int], list[str]] = field(default_factory=dict)
 
     def kind(self, what: object) -> int:
         """A small number per distinct value, so that long tuples are hashed once."""
@@ -82,10 +85,15 @@ class _Fitting:
     def gpu_key(self, group: Group, node: Candidate) -> tuple[int, int]:
         """Equal for pairs whose GPUs are of the same kinds, and the same ones or not."""
         want = group.gpus
-        here = devices.shape_of_node(node.facts)
-        same = want is not None and devices.same_gpus(want, node.facts)
-        home = (group.node, node.facts.node) if want is not None and not want.gpus else same
-        return self.kind(("gpus", want and want.shape, home)), self.kind(("gpus of", here))
+        if group.node not in self.wants:
+            shape = want and want.shape
+            # where GPUs are not known, or not all, it is the home that counts, and that is named
+            home = group.node if want is not None and (want.unseen or not want.gpus) else ""
+            self.wants[group.node] = self.kind(("gpus", shape, home))
+        if node.facts.node not in self.has:
+            self.has[node.facts.node] = self.kind(("gpus of", node.gpus.shape))
+        same = want is not None and devices.same_gpus(want, node.gpus)
+        return self.wants[group.node] * 2 + same, self.has[node.facts.node]
 
     def of_gpus(self, group: Group, node: Candidate) -> list[str]:
         """Reasons that lie in GPUs; nothing for workers without state on one."""
@@ -95,10 +103,10 @@ class _Fitting:
         if node.state != "attached" and not node.facts.gpus:
             return []  # who has never told is not blamed for it
         key = self.gpu_key(group, node)
-        if key not in self.cache:
-            self.cache[key] = devices.kind_reasons(want, node.facts)
+        if key not in self.gpus:
+            self.gpus[key] = devices.kind_reasons(want, node.gpus)
         back = devices.coming_back(self.own(node)) if node.own else {}
-        return self.cache[key] + devices.now_reasons(want, node.facts, back)
+        return self.gpus[key] + devices.now_reasons(want, node.gpus, back)
 
     def layout(self, group: Group, node: Candidate) -> list[str]:
         """How the GPUs of a node that fits are laid out otherwise."""
@@ -107,7 +115,7 @@ class _Fitting:
             return []
         key = self.gpu_key(group, node)
         if key not in self.layouts:
-            self.layouts[key] = devices.layout_differs(want, node.facts)
+            self.layouts[key] = devices.layout_differs(want, node.gpus)
         return self.layouts[key]
 
 
@@ -244,7 +252,7 @@ def _made(
                     to_node=node.facts.node,
                     to_address=node.facts.address,
                     why=why,
-                    devices=devices.device_map(group.gpus, node.facts)
+                    devices=devices.device_map(group.gpus, node.gpus)
                     if group.gpus is not None and record.gpu_pids
                     else (),
                 )

@@ -104,6 +104,13 @@ def test_what_was_not_seen_whole_goes_nowhere_else() -> None:
         assert why_not(record, there) == (refused,)
 
 
+def test_each_refusal_names_the_home_of_its_own_worker() -> None:
+    records = [replace(held(n, f"node-{n}", 30), gpus_unseen=HIDDEN) for n in (0, 1)]
+    planned = plan(snapshot(*records), [Candidate(node("node-2"))])
+    for told in planned.reasons:
+        assert told.reasons[0].startswith(f"of node-{told.worker}'s GPUs the snapshot does not")
+
+
 def test_nobody_moves_to_a_container_with_part_of_the_gpus() -> None:
     refused = (
         f"it has other GPUs, of which a map has to name every one, and {HIDDEN}: give its "

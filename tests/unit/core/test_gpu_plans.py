@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.devices import Wanted, device_map
+from coordinator.core.devices import There, Wanted, device_map
 from coordinator.core.fit import Candidate
 from coordinator.core.model import Gpu, GpuHeld, GpuMove, NodeFacts, WorkerRecord
 from coordinator.core.planner import Planned, plan
@@ -326,7 +326,8 @@ def test_every_map_is_whole_and_pairs_what_is_alike(
 
 def moved(old: Sequence[Gpu], new: Sequence[Gpu]) -> tuple[GpuMove, ...]:
     """The map from the GPUs of a record to those of a node."""
-    return device_map(Wanted((trainer(0, "node-1", gpus=tuple(old)),)), node("node-1", new))
+    want = Wanted((trainer(0, "node-1", gpus=tuple(old)),))
+    return device_map(want, There(node("node-1", new)))
 
 
 @given(st.lists(st.integers(0, 9), unique=True, min_size=1), st.randoms())
