@@ -41,6 +41,7 @@ def test_older_drivers_restore_onto_the_same_gpus_only(driver: str) -> None:
     at_home = onto(record, there, node("node-1", gpu_driver=driver))
     assert places(at_home) == {0: "node-1"}
     assert devices(at_home) == {}
+    assert [each.node for each in at_home.reasons] == ["node-2"], "it has the same kind of GPUs"
     swapped = [replace(gpu, index=1 - gpu.index) for gpu in gpus("node-1")]
     assert why_not(record, node("node-1", swapped, gpu_driver=driver))[0].startswith(refused)
     exchanged = (gpus("node-1")[0], gpus("node-2")[1])
@@ -49,14 +50,16 @@ def test_older_drivers_restore_onto_the_same_gpus_only(driver: str) -> None:
 
 def test_an_engine_without_a_map_restores_onto_the_same_gpus_only() -> None:
     record = held(0, "node-1", 30, 20)
-    there = node("node-2", gpu_engine="program", gpu_no_map=True)
-    refused = "it has other GPUs, and its engine (program) takes no GPU map"
+    there = node("node-2", gpu_no_map=True)
+    refused = "it has other GPUs, and its engine (library) takes no GPU map"
     assert why_not(record, there) == (refused,)
     home = node("node-1", gpu_no_map=True)
     assert devices(onto(record, there, home)) == {}
     # nodes that are alike but for this are told apart
     assert devices(onto(record, there, node("node-3"))) != {}
-    assert devices(onto(record, node("node-2"), there)) == MOVED
+    planned = onto(record, there, node("node-3"))
+    assert [each.node for each in planned.reasons] == ["node-2"]
+    assert devices(onto(record, node("node-2"))) == MOVED
 
 
 @pytest.mark.parametrize(
@@ -147,6 +150,13 @@ def test_workers_of_a_node_share_what_one_of_them_saw(
     made = snapshot(*sorted((saw_less, held(1 - first, "node-1", 30, 20)), key=lambda r: r.worker))
     planned = plan(made, [Candidate(node("node-2"))])
     assert devices(planned, 0) == devices(planned, 1) == MOVED
+
+
+def test_part_of_the_gpus_is_more_than_none() -> None:
+    none = trainer(0, "node-1", gpus=(), gpu_driver="")
+    part = replace(held(1, "node-1", 1, 1), gpus_unseen=HIDDEN)
+    renamed = Candidate(node("node-9", gpus("node-1")))
+    assert places(plan(snapshot(none, part), [renamed])) == {0: "node-9", 1: "node-9"}
 
 
 # -- device memory ---------------------------------------------------------------------------------
