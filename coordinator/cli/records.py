@@ -109,10 +109,9 @@ def devices_view(workers: Iterable[WorkerRecord]) -> list[RenderableType]:
         gpus += f" (not all: {worker.gpus_unseen})" if worker.gpus_unseen else ""
         saved = bytes_text(worker.gpu_bytes) if worker.gpu_pids else "-"
         driver = " ".join((worker.gpu_driver, worker.cuda_version and f"({worker.cuda_version})"))
-        ran = (gpus or "-", driver.strip() or "-", worker.gpu_engine or "-")
-        ran += (worker.nccl or "-", saved)
+        ran = (gpus or "-", driver.strip() or "-", worker.gpu_engine or "-", worker.nccl or "-")
         versions = ", ".join(worker.versions) or "-"
-        alike.setdefault((*ran, versions), []).append(worker.worker)
+        alike.setdefault((*ran, saved, versions), []).append(worker.worker)
     columns = ("GPUS OF ITS NODE", "DRIVER (CUDA)", "ENGINE", "NCCL", "SAVED", "VERSIONS")
     rows = table("WORKERS", *columns)
     for words, numbers in alike.items():
