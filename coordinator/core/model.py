@@ -156,6 +156,7 @@ class NodeFacts:
     gpu_trouble: str = ""  # why the GPUs could not be asked
     gpu_engine: str = ""  # what saves device memory: library, program; empty: nothing can
     gpu_looked: tuple[str, ...] = ()  # at what, for `Gpu.sick`: ecc, remapped_rows, kernel_log …
+    gpu_no_map: bool = False  # the engine takes no map: a restore needs the very same GPUs
 
 
 @dataclass(frozen=True)

@@ -327,7 +327,7 @@ class GpuHeld(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., held_bytes: _Optional[int] = ...) -> None: ...
 
 class NodeFacts(_message.Message):
-    __slots__ = ("node", "address", "architecture", "kernel", "cpu_model", "cpu_flags", "criu_version", "memory_bytes", "memory_free_bytes", "staging_free_bytes", "store", "shim_version", "boot_id", "files", "gpus", "gpu_driver", "cuda_version", "gpu_trouble", "gpu_engine", "gpu_looked")
+    __slots__ = ("node", "address", "architecture", "kernel", "cpu_model", "cpu_flags", "criu_version", "memory_bytes", "memory_free_bytes", "staging_free_bytes", "store", "shim_version", "boot_id", "files", "gpus", "gpu_driver", "cuda_version", "gpu_trouble", "gpu_engine", "gpu_looked", "gpu_no_map")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -348,6 +348,7 @@ class NodeFacts(_message.Message):
     GPU_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     GPU_ENGINE_FIELD_NUMBER: _ClassVar[int]
     GPU_LOOKED_FIELD_NUMBER: _ClassVar[int]
+    GPU_NO_MAP_FIELD_NUMBER: _ClassVar[int]
     node: str
     address: str
     architecture: str
@@ -368,7 +369,8 @@ class NodeFacts(_message.Message):
     gpu_trouble: str
     gpu_engine: str
     gpu_looked: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., gpu_trouble: _Optional[str] = ..., gpu_engine: _Optional[str] = ..., gpu_looked: _Optional[_Iterable[str]] = ...) -> None: ...
+    gpu_no_map: bool
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., gpu_trouble: _Optional[str] = ..., gpu_engine: _Optional[str] = ..., gpu_looked: _Optional[_Iterable[str]] = ..., gpu_no_map: _Optional[bool] = ...) -> None: ...
 
 class RankState(_message.Message):
     __slots__ = ("rank", "local_rank", "pid", "boundary", "parked", "no_steps")
