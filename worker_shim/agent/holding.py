@@ -14,7 +14,7 @@ from worker_shim.agent.worker import Worker
 from worker_shim.facts import memory
 from worker_shim.process.port import Tree
 
-NO_ENGINE = "nothing here can save it; install driver 570 or newer, and `pip install allstop[gpu]`"
+NO_ENGINE = "install driver 570 or newer, and `pip install allstop[gpu]`"
 ROOM_FACTOR = 1.1  # images hold what is resident, some of it twice (pages shared by forks)
 ROOM_EXTRA_BYTES = 64 << 20
 
@@ -57,7 +57,7 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     worker.gpu = worker.gpu or bool(holders)
     for pid in holders:
         if not cuda.engine and ("gpu", pid) not in known:
-            text = f"process {pid} uses a GPU: {NO_ENGINE}"
+            text = f"process {pid} uses a GPU, which cannot be saved ({cuda.trouble}); {NO_ENGINE}"
             findings.append(Finding(Severity.REFUSE, "gpu", text, pid=pid))
     file_bytes, of_files = _look_at_files(worker, tree)
     findings += of_files
