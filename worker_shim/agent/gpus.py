@@ -3,15 +3,15 @@
 Workers of one node take turns, process by process: the driver is asked for one at a time.
 
 Device memory becomes memory of its process, so that CRIU saves it with the rest. Between GPU_SAVE
-and GPU_RESTORE no device may be open. Undo never trusts memory: it asks the driver how each stands.
+and GPU_RESTORE no device may be open. All are restored before one is unlocked. Undo never trusts
+memory: it asks the driver how each stands.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
-from coordinator.core.errors import AllstopError, DriverError, NotReady
+from coordinator.core.errors import AllstopError, DeadlinePassed, DriverError, NotReady
 from coordinator.core.model import Cut
 from worker_shim.agent import communicators, holding
 from worker_shim.agent.order import Deadline, Order, Outcome
@@ -21,6 +21,10 @@ from worker_shim.inventory.recording import held_by
 
 CONTEXT_BYTES = 1 << 30  # of a process on a device, at most; it is made anew at a restore
 UNLOCK_S = 2.0  # of a lock's time, kept to unlock the others when it runs out
+LEAST_S = 1.0  # a call that changes a process is not begun with less: it would be cut in the middle
+LOCK_LEAST_S = 0.1  # for a lock to wait: one that runs out of it has changed nothing
+STATE_S = 10.0  # for the driver to say how a process stands; the first time it attaches for that
+RESTORING = 0.8  # of the time to put all back, what restores may take
 
 
 async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
@@ -52,7 +56,8 @@ async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("look")
     for process in worker.gpus:
         async with worker.drivers.device_turn:
-            timeout_s = max(UNLOCK_S, deadline.left_s - UNLOCK_S)
+            _require_time(worker, deadline, UNLOCK_S + LOCK_LEAST_S, f"lock process {process.pid}")
+            timeout_s = deadline.left_s - UNLOCK_S
             await cuda.lock(process, timeout_s=timeout_s, deadline_s=deadline.left_s)
     deadline.lap("lock")
     return Outcome(note=f"{len(worker.gpus)} locked")
@@ -65,10 +70,11 @@ async def save(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     before = _memory_bytes(worker)
     for process in worker.gpus:
         async with worker.drivers.device_turn:
+            _require_time(worker, deadline, LEAST_S, f"save process {process.pid}")
             await cuda.checkpoint(process, deadline_s=deadline.left_s)
     deadline.lap("save")
     for process in worker.gpus:
-        state = await cuda.state(process, deadline_s=deadline.left_s)
+        state = await cuda.state(process, deadline_s=min(STATE_S, deadline.left_s))
         if state is not CudaState.CHECKPOINTED:
             raise DriverError(
                 f"process {process.pid} is {state} after its device memory was saved",
@@ -122,6 +128,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     devices = {move.old: move.new for move in order.devices}
     for process in worker.gpus:
         async with worker.drivers.device_turn:
+            _require_time(worker, deadline, LEAST_S, f"restore process {process.pid}")
             await cuda.restore(process, devices, deadline_s=deadline.left_s)
     deadline.lap("restore")
     return Outcome(note=f"{len(worker.gpus)} restored")
@@ -148,24 +155,44 @@ async def unlock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.require_claimed(order.action)
     for process in worker.gpus:
         async with worker.drivers.device_turn:
+            _require_time(worker, deadline, LEAST_S, f"unlock process {process.pid}")
             await worker.drivers.cuda.unlock(process, deadline_s=deadline.left_s)
     count, worker.gpus = len(worker.gpus), ()
     return Outcome(note=f"{count} unlocked")
 
 
-async def put_back(worker: Worker, deadline: Deadline) -> None:
-    """Undo from any phase: what is saved is restored, what is locked is unlocked.
+def _require_time(worker: Worker, deadline: Deadline, least_s: float, doing: str) -> None:
+    """Raise DeadlinePassed rather than begin what there is no time for."""
+    if deadline.left_s < least_s:
+        raise DeadlinePassed(
+            f"no time is left to {doing}",
+            where=worker.where,
+            advice="allow the phase more with --phase-deadline",
+            definite=False,
+        )
 
-    The tree has to run. Goes through all of them; raises DriverError for those that are not well
+
+async def put_back(worker: Worker, deadline: Deadline) -> None:
+    """Undo from any phase: all that are saved are restored, then all that are locked are unlocked.
+
+    The tree has to run. Each process has a share of the time, so that one that hangs leaves some
+    for the others. Goes through all of them; raises DriverError for those that are not well
     afterwards.
     """
     trouble: list[str] = []
-    for process in _living(worker):
-        try:
-            async with worker.drivers.device_turn:
-                await _put_back(worker, process, deadline)
-        except AllstopError as error:
-            trouble.extend((str(error), *error.details))
+    living = _living(worker)
+    restoring = Deadline(deadline.left_s * RESTORING)
+    ill: set[GpuProcess] = set()
+    for until, step in ((restoring, _restore), (deadline, _unlock)):
+        for at, process in enumerate(living):
+            try:
+                if process not in ill:
+                    async with worker.drivers.device_turn:
+                        share = Deadline(until.left_s / (len(living) - at))
+                        await step(worker, process, share)
+            except AllstopError as error:
+                ill.add(process)
+                trouble.extend((str(error), *error.details))
     if trouble:
         raise DriverError(
             f"GPU state is not back: {trouble[0]}",
@@ -177,30 +204,42 @@ async def put_back(worker: Worker, deadline: Deadline) -> None:
     worker.gpus = ()
 
 
-async def _put_back(worker: Worker, process: GpuProcess, deadline: Deadline) -> None:
-    cuda = worker.drivers.cuda
-    steps: dict[CudaState, Callable[[], Awaitable[None]]] = {
-        CudaState.CHECKPOINTED: lambda: cuda.restore(process, {}, deadline_s=deadline.left_s),
-        CudaState.LOCKED: lambda: cuda.unlock(process, deadline_s=deadline.left_s),
-    }
-    for _ in range(len(steps) + 1):
-        state = await cuda.state(process, deadline_s=deadline.left_s)
-        if state is CudaState.RUNNING:
-            return
-        step = steps.get(state)
-        if step is None:
-            raise DriverError(f"process {process.pid} is {state}", where=worker.where)
-        await step()
-    raise DriverError(f"process {process.pid} does not run again", where=worker.where)
+async def _restore(worker: Worker, process: GpuProcess, share: Deadline) -> None:
+    """What is saved is on its devices again, and locked."""
+    if await _state(worker, process, share) is CudaState.CHECKPOINTED:
+        _require_time(worker, share, LEAST_S, f"restore process {process.pid}")
+        await worker.drivers.cuda.restore(process, {}, deadline_s=share.left_s)
+
+
+async def _unlock(worker: Worker, process: GpuProcess, share: Deadline) -> None:
+    """It works again; raises DriverError for one that does not."""
+    state = await _state(worker, process, share)
+    if state is CudaState.LOCKED:
+        await worker.drivers.cuda.unlock(process, deadline_s=share.left_s)
+        state = await _state(worker, process, share)
+    if state is not CudaState.RUNNING:
+        raise DriverError(f"process {process.pid} is {state}", where=worker.where)
+
+
+async def _state(worker: Worker, process: GpuProcess, share: Deadline) -> CudaState:
+    return await worker.drivers.cuda.state(process, deadline_s=min(STATE_S, share.left_s))
 
 
 async def seen(worker: Worker, deadline: Deadline) -> tuple[str, ...]:
-    """Processes of the present action that are off their devices, and how: "123 is locked"."""
+    """Processes of the present action that are off their devices, and how: "123 is locked".
+
+    Each has a share of the time; one of which the driver does not tell counts as off.
+    """
     told: list[str] = []
-    for process in _living(worker):
-        state = await worker.drivers.cuda.state(process, deadline_s=deadline.left_s)
-        if state is not CudaState.RUNNING:
-            told.append(f"{process.pid} is {state}")
+    living = _living(worker)
+    for at, process in enumerate(living):
+        try:
+            state = await _state(worker, process, Deadline(deadline.left_s / (len(living) - at)))
+        except AllstopError as error:
+            told.append(f"{process.pid} is not known to be on them ({error.what})")
+        else:
+            if state is not CudaState.RUNNING:
+                told.append(f"{process.pid} is {state}")
     return tuple(told)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from coordinator.core.errors import DriverError
 from coordinator.core.model import Gpu, GpuMove
 from tests.unit.agent.fakes import RANK, ROOT
 from tests.unit.agent.rig import Rig
@@ -52,8 +54,8 @@ async def test_there_and_back(gpu: Rig) -> None:
     assert states(gpu) == [S.RUNNING] * 2
     assert gpu.free() or gpu.worker.dumped
     one_by_one = [(call, pid) for call in ("lock", "checkpoint") for pid in (ROOT, RANK)]
-    back = [(call, pid) for pid in (ROOT, RANK) for call in ("restore", "unlock")]
-    assert gpu.cuda.done == one_by_one + back
+    back = [(call, pid) for call in ("restore", "unlock") for pid in (ROOT, RANK)]
+    assert gpu.cuda.done == one_by_one + back, "none runs before all are restored"
 
 
 async def test_the_coordinator_is_told_that_devices_are_in_use(gpu: Rig) -> None:
@@ -138,15 +140,84 @@ async def test_one_that_is_lost_does_not_keep_the_others_from_their_devices(gpu:
     assert states(gpu) == [S.FAILED, S.RUNNING]
 
 
-async def test_an_undo_that_hangs_is_bounded_and_tried_again(gpu: Rig) -> None:
+async def test_an_undo_that_hangs_is_bounded_and_tried_again(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await saved(gpu)
+    monkeypatch.setattr(gpus, "LEAST_S", 0.1)
     gpu.cuda.hangs.add("restore")
-    failed = (await gpu.order("UNDO", reason="x", deadline_s=0.4)).failure
+    failed = (await gpu.order("UNDO", reason="x", deadline_s=0.6)).failure
     assert not failed.definite
     gpu.cuda.hangs.clear()
     await gpu.done("UNDO", reason="x", epoch=2)
     assert states(gpu) == [S.RUNNING] * 2
     assert gpu.free()
+
+
+async def test_one_that_hangs_leaves_time_for_the_others(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await saved(gpu)
+    monkeypatch.setattr(gpus, "LEAST_S", 0.1)
+    restore, given_s = gpu.cuda.restore, []
+
+    async def of_root_hangs(process: Any, devices: Any, *, deadline_s: float) -> None:
+        given_s.append(deadline_s)
+        if process.pid == ROOT:
+            await asyncio.sleep(deadline_s)
+            raise DriverError("no answer", definite=False)
+        await restore(process, devices, deadline_s=deadline_s)
+
+    gpu.cuda.restore = of_root_hangs  # type: ignore[method-assign]
+    failed = (await gpu.order("UNDO", reason="x", deadline_s=1.0)).failure
+    assert f"{ROOT} is checkpointed" in failed.what
+    assert states(gpu) == [S.CHECKPOINTED, S.RUNNING]
+    assert given_s[0] <= 0.5
+    assert given_s[1] >= 0.3
+
+
+async def test_a_driver_that_does_not_answer_keeps_nobody_frozen(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await saved(gpu)
+    await gpu.done("DUMP", cut="CUT_STEP")
+    monkeypatch.setattr(gpus, "STATE_S", 0.1)
+    state, seen = gpu.cuda.state, []
+
+    async def note(process: Any, *, deadline_s: float) -> CudaState:
+        seen.append((gpu.process.state, dict(gpu.network.locks)))
+        return await state(process, deadline_s=deadline_s)
+
+    gpu.cuda.state = note  # type: ignore[method-assign]
+    gpu.cuda.hangs.add("state")
+    failed = await gpu.order("UNDO", reason="x", deadline_s=60)
+    assert "is not known to be on them" in failed.failure.what
+    assert failed.took_ms < 5000, "each is asked for a moment only"
+    assert set(map(str, seen)) == {str(("S", {}))}, "the driver needs it to run"
+    assert gpu.page.hold != 0, "a rank without its device stays parked"
+    gpu.cuda.hangs.clear()
+    await gpu.done("UNDO", reason="x", epoch=2)
+    assert states(gpu) == [S.RUNNING] * 2
+    assert gpu.free()
+
+
+@pytest.mark.parametrize(
+    ("phase", "call"),
+    [("GPU_LOCK", "lock"), ("GPU_SAVE", "checkpoint"), ("GPU_RESTORE", "restore")],
+)
+async def test_nothing_is_begun_that_there_is_no_time_for(gpu: Rig, phase: str, call: str) -> None:
+    detail: dict[str, Any] = {"cut": "CUT_STEP"} if phase == "GPU_LOCK" else {}
+    action = "a1"
+    if phase == "GPU_RESTORE":
+        await restored(gpu)
+        action = "r1"
+    else:
+        await gpu.to("PARK")
+        if phase == "GPU_SAVE":
+            await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    failed = (await gpu.order(phase, action, deadline_s=0.9, **detail)).failure
+    assert (failed.kind, failed.definite) == ("DeadlinePassed", False)
+    assert call not in [done for done, _ in gpu.cuda.done]
 
 
 # -- what is checked -------------------------------------------------------------------------------
