@@ -20,9 +20,8 @@ from worker_shim.cuda.port import CudaState, GpuProcess
 from worker_shim.inventory.recording import held_by
 
 CONTEXT_BYTES = 1 << 30  # of a process on a device, at most; it is made anew at a restore
-UNLOCK_S = 2.0  # of a lock's time, kept to unlock the others when it runs out
+ANSWER_S = 2.0  # of a lock's time: the driver gives up by itself before we do
 LEAST_S = 1.0  # a call that changes a process is not begun with less: it would be cut in the middle
-LOCK_LEAST_S = 0.1  # for a lock to wait: one that runs out of it has changed nothing
 STATE_S = 10.0  # for the driver to say how a process stands; the first time it attaches for that
 RESTORING = 0.8  # of the time to put all back, what restores may take
 
@@ -56,9 +55,10 @@ async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     deadline.lap("look")
     for process in worker.gpus:
         async with worker.drivers.device_turn:
-            _require_time(worker, deadline, UNLOCK_S + LOCK_LEAST_S, f"lock process {process.pid}")
-            timeout_s = deadline.left_s - UNLOCK_S
-            await cuda.lock(process, timeout_s=timeout_s, deadline_s=deadline.left_s)
+            _require_time(worker, deadline, f"lock process {process.pid}")
+            left_s = deadline.left_s
+            timeout_s = left_s - min(ANSWER_S, left_s / 2)
+            await cuda.lock(process, timeout_s=timeout_s, deadline_s=left_s)
     deadline.lap("lock")
     return Outcome(note=f"{len(worker.gpus)} locked")
 
@@ -70,7 +70,7 @@ async def save(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     before = _memory_bytes(worker)
     for process in worker.gpus:
         async with worker.drivers.device_turn:
-            _require_time(worker, deadline, LEAST_S, f"save process {process.pid}")
+            _require_time(worker, deadline, f"save process {process.pid}")
             await cuda.checkpoint(process, deadline_s=deadline.left_s)
     deadline.lap("save")
     for process in worker.gpus:
@@ -128,7 +128,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     devices = {move.old: move.new for move in order.devices}
     for process in worker.gpus:
         async with worker.drivers.device_turn:
-            _require_time(worker, deadline, LEAST_S, f"restore process {process.pid}")
+            _require_time(worker, deadline, f"restore process {process.pid}")
             await cuda.restore(process, devices, deadline_s=deadline.left_s)
     deadline.lap("restore")
     return Outcome(note=f"{len(worker.gpus)} restored")
@@ -155,15 +155,15 @@ async def unlock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.require_claimed(order.action)
     for process in worker.gpus:
         async with worker.drivers.device_turn:
-            _require_time(worker, deadline, LEAST_S, f"unlock process {process.pid}")
+            _require_time(worker, deadline, f"unlock process {process.pid}")
             await worker.drivers.cuda.unlock(process, deadline_s=deadline.left_s)
     count, worker.gpus = len(worker.gpus), ()
     return Outcome(note=f"{count} unlocked")
 
 
-def _require_time(worker: Worker, deadline: Deadline, least_s: float, doing: str) -> None:
+def _require_time(worker: Worker, deadline: Deadline, doing: str) -> None:
     """Raise DeadlinePassed rather than begin what there is no time for."""
-    if deadline.left_s < least_s:
+    if deadline.left_s < LEAST_S:
         raise DeadlinePassed(
             f"no time is left to {doing}",
             where=worker.where,
@@ -207,7 +207,7 @@ async def put_back(worker: Worker, deadline: Deadline) -> None:
 async def _restore(worker: Worker, process: GpuProcess, share: Deadline) -> None:
     """What is saved is on its devices again, and locked."""
     if await _state(worker, process, share) is CudaState.CHECKPOINTED:
-        _require_time(worker, share, LEAST_S, f"restore process {process.pid}")
+        _require_time(worker, share, f"restore process {process.pid}")
         await worker.drivers.cuda.restore(process, {}, deadline_s=share.left_s)
 
 

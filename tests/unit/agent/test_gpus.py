@@ -22,7 +22,7 @@ from worker_shim.inventory.inventory import Inventory
 
 S = CudaState
 GIB = 1 << 30
-OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
+OUT_OF_MEMORY = 2
 TO_SAVED = ("GPU_LOCK", "GPU_SAVE")
 
 
@@ -357,26 +357,3 @@ async def test_other_processes_than_those_of_the_images_are_named(gpu: Rig) -> N
     assert f"[{ROOT}] have GPU state; those of the images are [{ROOT}, {RANK}]" in (
         failed.failure.what
     )
-
-
-# -- killing ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("hangs", [True, False])
-async def test_a_process_is_taken_off_its_device_before_it_is_killed_where_that_is_needed(
-    gpu: Rig, hangs: bool
-) -> None:
-    object.__setattr__(gpu.drivers, "save_before_kill", lambda: hangs)
-    await gpu.agent.report()
-    await gpu.worker.kill(deadline_s=5)
-    calls = ["lock", "checkpoint"] if hangs else []
-    assert gpu.cuda.done == [(call, pid) for pid in (ROOT, RANK) for call in calls]
-
-
-async def test_a_driver_that_hangs_does_not_save_a_worker_from_its_end(gpu: Rig) -> None:
-    object.__setattr__(gpu.drivers, "save_before_kill", lambda: True)
-    await gpu.agent.report()
-    gpu.cuda.hangs.add("lock")
-    await gpu.worker.kill(deadline_s=0.4)
-    assert gpu.process.state == ""
-    gpu.cuda.faults["state"] = OPERATING_SYSTEM
