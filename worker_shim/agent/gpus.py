@@ -18,6 +18,7 @@ from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.cuda.port import CudaState, GpuProcess
 from worker_shim.inventory.recording import held_by
+from worker_shim.process.proc import memory_of
 
 CONTEXT_BYTES = 1 << 30  # of a process on a device, at most; it is made anew at a restore
 ANSWER_S = 2.0  # of a lock's time: the driver gives up by itself before we do
@@ -105,8 +106,10 @@ def _require_grown(worker: Worker) -> None:
     if inventory is None:
         return
     pids = frozenset(process.pid for process in worker.gpus)
-    held = held_by(inventory.before(worker.claimed_s), pids)
-    expected = sum(each.held_bytes for each in held) - CONTEXT_BYTES * len(held) * len(pids)
+    seen = inventory.before(worker.claimed_s)
+    held = held_by(seen, pids)
+    contexts = sum(len(pids & by_pid.keys()) for by_pid in seen.held.values())
+    expected = sum(each.held_bytes for each in held) - CONTEXT_BYTES * contexts
     if worker.gpu_bytes < expected:
         raise DriverError(
             f"the ranks held {sum(each.held_bytes for each in held)} bytes on their GPUs, and have "
@@ -249,5 +252,5 @@ def _living(worker: Worker) -> list[GpuProcess]:
 
 
 def _memory_bytes(worker: Worker) -> int:
-    pids = {process.pid for process in worker.gpus}
-    return sum(each.rss_bytes for each in worker.tree().processes if each.pid in pids)
+    memory = [memory_of(process.pid) for process in worker.gpus]
+    return sum(each.resident_bytes + each.swapped_bytes for each in memory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,37 +9,23 @@ from typing import Any
 
 import pytest
 
-from coordinator.core.errors import DriverError
 from coordinator.core.model import Gpu, GpuMove
 from tests.unit.agent.fakes import RANK, ROOT
+from tests.unit.agent.gpu_rig import saved, states, with_devices
 from tests.unit.agent.rig import Rig
-from worker_shim.agent import gpus
-from worker_shim.cuda.fake import Held
+from worker_shim.agent import dumping, gpus
 from worker_shim.cuda.none import NoCuda
 from worker_shim.cuda.port import CudaState
 from worker_shim.inventory.inventory import Inventory
+from worker_shim.process.proc import Memory
 
 S = CudaState
 GIB = 1 << 30
-OUT_OF_MEMORY = 2
-TO_SAVED = ("GPU_LOCK", "GPU_SAVE")
 
 
 @pytest.fixture
 def gpu(rig: Rig) -> Rig:
-    """Root and rank of the worker use a device each."""
-    rig.cuda.held = {ROOT: Held("GPU-0"), RANK: Held("GPU-1")}
-    return rig
-
-
-def states(rig: Rig) -> list[CudaState]:
-    return [rig.cuda.held[pid].state for pid in (ROOT, RANK)]
-
-
-async def saved(rig: Rig, action: str = "a1") -> None:
-    await rig.to("PARK", action)
-    for phase in TO_SAVED:
-        await rig.done(phase, action, **({"cut": "CUT_STEP"} if phase == "GPU_LOCK" else {}))
+    return with_devices(rig)
 
 
 async def test_there_and_back(gpu: Rig) -> None:
@@ -83,141 +68,6 @@ async def test_a_frozen_job_is_locked_before_it_is_stopped(gpu: Rig) -> None:
     await gpu.done("UNDO", reason="x")
     assert states(gpu) == [S.RUNNING] * 2
     assert gpu.free()
-
-
-# -- undo ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("last", ["GPU_LOCK", "GPU_SAVE", "DUMP"])
-@pytest.mark.parametrize("by", ["order", "timer"])
-async def test_undo_from_each_phase(gpu: Rig, last: str, by: str) -> None:
-    await gpu.to("PARK")
-    for phase in ("GPU_LOCK", "GPU_SAVE", "DUMP"):
-        hold_s = 0.2 if (by, phase) == ("timer", last) else 0.0
-        detail: dict[str, Any] = {} if phase == "GPU_SAVE" else {"cut": "CUT_STEP"}
-        before = len(gpu.sent)
-        await gpu.done(phase, hold_s=hold_s, **detail)
-        if phase == last:
-            break
-    if by == "order":
-        await gpu.done("UNDO", reason="x")
-    else:
-        undone = await gpu.answer("UNDO", before)
-        assert not undone.HasField("failure")
-    assert states(gpu) == [S.RUNNING] * 2
-    assert gpu.free()
-    calls = gpu.process.calls
-    assert last != "DUMP" or calls.index("go_on") > calls.index("stop")
-
-
-async def test_a_lock_that_fails_half_way_is_undone_for_those_that_are_locked(gpu: Rig) -> None:
-    await gpu.to("PARK")
-    gpu.cuda.held[RANK].working = True
-    late = (await gpu.order("GPU_LOCK", cut="CUT_STEP", deadline_s=2.5)).failure
-    assert "NOT_READY" in late.what
-    assert states(gpu) == [S.LOCKED, S.RUNNING]
-    await gpu.done("UNDO", reason="x")
-    assert states(gpu) == [S.RUNNING] * 2
-    assert gpu.free()
-
-
-async def test_a_device_that_cannot_be_put_back_faults_the_worker_and_leaves_it_parked(
-    gpu: Rig,
-) -> None:
-    await saved(gpu)
-    gpu.cuda.faults["restore"] = OUT_OF_MEMORY
-    failed = (await gpu.order("UNDO", reason="x")).failure
-    assert f"{ROOT} is checkpointed, {RANK} is checkpointed" in failed.what
-    assert gpu.worker.state == "faulted"
-    assert gpu.page.hold != 0
-
-
-async def test_one_that_is_lost_does_not_keep_the_others_from_their_devices(gpu: Rig) -> None:
-    await saved(gpu)
-    gpu.cuda.held[ROOT].state = S.FAILED
-    failed = (await gpu.order("UNDO", reason="x")).failure
-    assert f"{ROOT} is failed" in failed.what
-    assert states(gpu) == [S.FAILED, S.RUNNING]
-
-
-async def test_an_undo_that_hangs_is_bounded_and_tried_again(
-    gpu: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await saved(gpu)
-    monkeypatch.setattr(gpus, "LEAST_S", 0.1)
-    gpu.cuda.hangs.add("restore")
-    failed = (await gpu.order("UNDO", reason="x", deadline_s=0.6)).failure
-    assert not failed.definite
-    gpu.cuda.hangs.clear()
-    await gpu.done("UNDO", reason="x", epoch=2)
-    assert states(gpu) == [S.RUNNING] * 2
-    assert gpu.free()
-
-
-async def test_one_that_hangs_leaves_time_for_the_others(
-    gpu: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await saved(gpu)
-    monkeypatch.setattr(gpus, "LEAST_S", 0.1)
-    restore, given_s = gpu.cuda.restore, []
-
-    async def of_root_hangs(process: Any, devices: Any, *, deadline_s: float) -> None:
-        given_s.append(deadline_s)
-        if process.pid == ROOT:
-            await asyncio.sleep(deadline_s)
-            raise DriverError("no answer", definite=False)
-        await restore(process, devices, deadline_s=deadline_s)
-
-    gpu.cuda.restore = of_root_hangs  # type: ignore[method-assign]
-    failed = (await gpu.order("UNDO", reason="x", deadline_s=1.0)).failure
-    assert f"{ROOT} is checkpointed" in failed.what
-    assert states(gpu) == [S.CHECKPOINTED, S.RUNNING]
-    assert given_s[0] <= 0.5
-    assert given_s[1] >= 0.3
-
-
-async def test_a_driver_that_does_not_answer_keeps_nobody_frozen(
-    gpu: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await saved(gpu)
-    await gpu.done("DUMP", cut="CUT_STEP")
-    monkeypatch.setattr(gpus, "STATE_S", 0.1)
-    state, seen = gpu.cuda.state, []
-
-    async def note(process: Any, *, deadline_s: float) -> CudaState:
-        seen.append((gpu.process.state, dict(gpu.network.locks)))
-        return await state(process, deadline_s=deadline_s)
-
-    gpu.cuda.state = note  # type: ignore[method-assign]
-    gpu.cuda.hangs.add("state")
-    failed = await gpu.order("UNDO", reason="x", deadline_s=60)
-    assert "is not known to be on them" in failed.failure.what
-    assert failed.took_ms < 5000, "each is asked for a moment only"
-    assert set(map(str, seen)) == {str(("S", {}))}, "the driver needs it to run"
-    assert gpu.page.hold != 0, "a rank without its device stays parked"
-    gpu.cuda.hangs.clear()
-    await gpu.done("UNDO", reason="x", epoch=2)
-    assert states(gpu) == [S.RUNNING] * 2
-    assert gpu.free()
-
-
-@pytest.mark.parametrize(
-    ("phase", "call"),
-    [("GPU_LOCK", "lock"), ("GPU_SAVE", "checkpoint"), ("GPU_RESTORE", "restore")],
-)
-async def test_nothing_is_begun_that_there_is_no_time_for(gpu: Rig, phase: str, call: str) -> None:
-    detail: dict[str, Any] = {"cut": "CUT_STEP"} if phase == "GPU_LOCK" else {}
-    action = "a1"
-    if phase == "GPU_RESTORE":
-        await restored(gpu)
-        action = "r1"
-    else:
-        await gpu.to("PARK")
-        if phase == "GPU_SAVE":
-            await gpu.done("GPU_LOCK", cut="CUT_STEP")
-    failed = (await gpu.order(phase, action, deadline_s=0.9, **detail)).failure
-    assert (failed.kind, failed.definite) == ("DeadlinePassed", False)
-    assert call not in [done for done, _ in gpu.cuda.done]
 
 
 # -- what is checked -------------------------------------------------------------------------------
@@ -286,6 +136,39 @@ async def test_a_save_that_brings_no_memory_is_a_lie(
     saved = await gpu.order("GPU_SAVE")
     assert saved.HasField("failure") is not fits
     assert fits or f"have grown by {GIB}" in saved.failure.what
+
+
+async def test_each_process_may_keep_a_context_on_the_gpus_that_it_uses_only(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes with a GPU each: two contexts, not four."""
+    held = {"GPU-0": {ROOT: 10 * GIB}, "GPU-1": {RANK: 10 * GIB}}
+    both = tuple(Gpu(n, f"GPU-{n}", "any", 80 * GIB, 0, str(n)) for n in range(2))
+    seen = Inventory(gpus=both, held=held)
+    object.__setattr__(gpu.drivers, "gpus", SimpleNamespace(before=lambda moment_s: seen))
+    await gpu.to("PARK")
+    await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    grown = iter((0, 17 * GIB))
+    monkeypatch.setattr(gpus, "_memory_bytes", lambda worker: next(grown))
+    assert f"have grown by {17 * GIB}" in (await gpu.order("GPU_SAVE")).failure.what
+
+
+async def test_images_need_the_rest_of_the_memory_beside_that_of_the_devices(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 GiB of the processes' own do not stand for the 80 GiB that came out of the devices."""
+    await gpu.to("PARK")
+    await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    await gpu.done("GPU_SAVE")
+    own = Memory(anonymous_bytes=80 * GIB, swapped_bytes=10 * GIB)
+    monkeypatch.setattr(dumping, "memory_of", lambda pid: own)
+    gpu.images.pages = 100 * GIB // 4096
+    lie = (await gpu.order("DUMP", cut="CUT_STEP")).failure
+    assert f"wrote {100 * GIB} bytes of processes that have {180 * GIB} of their own" in lie.what
+    await gpu.done("UNDO", reason="x")
+    await saved(gpu, "a2")
+    gpu.images.pages = 179 * GIB // 4096
+    await gpu.done("DUMP", "a2", cut="CUT_STEP")
 
 
 async def test_memory_for_what_is_in_the_devices_is_checked_before_a_hold(gpu: Rig) -> None:
@@ -357,3 +240,25 @@ async def test_other_processes_than_those_of_the_images_are_named(gpu: Rig) -> N
     assert f"[{ROOT}] have GPU state; those of the images are [{ROOT}, {RANK}]" in (
         failed.failure.what
     )
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("phase", "call"),
+    [("GPU_LOCK", "lock"), ("GPU_SAVE", "checkpoint"), ("GPU_RESTORE", "restore")],
+)
+async def test_nothing_is_begun_that_there_is_no_time_for(gpu: Rig, phase: str, call: str) -> None:
+    detail: dict[str, Any] = {"cut": "CUT_STEP"} if phase == "GPU_LOCK" else {}
+    action = "a1"
+    if phase == "GPU_RESTORE":
+        await restored(gpu)
+        action = "r1"
+    else:
+        await gpu.to("PARK")
+        if phase == "GPU_SAVE":
+            await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    failed = (await gpu.order(phase, action, deadline_s=0.9, **detail)).failure
+    assert (failed.kind, failed.definite) == ("DeadlinePassed", False)
+    assert call not in [done for done, _ in gpu.cuda.done]
