@@ -1,6 +1,7 @@
 """The GPU phases: a worker's processes with GPU state, one after another, in the tree's order.
 
-Workers of one node take turns, process by process: the driver is asked for one at a time.
+Workers of one job on a node go by their numbers; those of several jobs take turns, process by
+process: the driver is asked for one at a time.
 
 Device memory becomes memory of its process, so that CRIU saves it with the rest. Between GPU_SAVE
 and GPU_RESTORE no device may be open. All are restored before one is unlocked. Undo never trusts
@@ -10,6 +11,7 @@ memory: it asks the driver how each stands.
 from __future__ import annotations
 
 import asyncio
+import time
 
 from coordinator.core.errors import AllstopError, DeadlinePassed, DriverError, NotReady
 from coordinator.core.model import Cut
@@ -22,6 +24,7 @@ from worker_shim.process.proc import memory_of
 
 CONTEXT_BYTES = 1 << 30  # of a process on a device, at most; it is made anew at a restore
 ANSWER_S = 2.0  # of a lock's time: the driver gives up by itself before we do
+POLL_S = 0.005
 LEAST_S = 1.0  # a call that changes a process is not begun with less: it would be cut in the middle
 STATE_S = 10.0  # for the driver to say how a process stands; the first time it attaches for that
 RESTORING = 0.8  # of the time to put all back, what restores may take
@@ -54,6 +57,7 @@ async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
             "them between epochs (persistent_workers=False)",
         )
     deadline.lap("look")
+    await lower_first(worker, order, at_most_s=deadline.left_s)
     for process in worker.gpus:
         async with worker.drivers.device_turn:
             _require_time(worker, deadline, f"lock process {process.pid}")
@@ -64,10 +68,33 @@ async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     return Outcome(note=f"{len(worker.gpus)} locked")
 
 
+async def lower_first(worker: Worker, order: Order, *, at_most_s: float) -> None:
+    """Wait until the job's workers on this node with lower numbers have ended this phase.
+
+    So all phases take the processes of the node in one order, which is that of the snapshot too.
+    """
+    until = time.monotonic() + at_most_s
+
+    def awaited() -> bool:
+        return any(
+            each.worker < worker.worker
+            and each.alive
+            and each.action == order.action
+            and order.done not in each.ended
+            for each in worker.beside()
+        )
+
+    while True:
+        if not awaited() or time.monotonic() >= until:
+            return
+        await asyncio.sleep(POLL_S)
+
+
 async def save(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     """Bring device memory into the processes' own, then look: all saved, no device left open."""
     worker.require_claimed(order.action)
     cuda = worker.drivers.cuda
+    await lower_first(worker, order, at_most_s=deadline.left_s)
     before = _memory_bytes(worker)
     for process in worker.gpus:
         async with worker.drivers.device_turn:
@@ -129,6 +156,7 @@ async def restore(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.gpus = _in_order(worker, found)
     deadline.lap("look")
     devices = {move.old: move.new for move in order.devices}
+    await lower_first(worker, order, at_most_s=deadline.left_s)
     for process in worker.gpus:
         async with worker.drivers.device_turn:
             _require_time(worker, deadline, f"restore process {process.pid}")

@@ -81,6 +81,7 @@ async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     await worker.drivers.process.go_on(worker.root_pid)
     deadline.lap("go on")
     if worker.gpus:
+        await gpus.lower_first(worker, order, at_most_s=deadline.left_s / 2)
         await gpus.put_back(worker, deadline)
         deadline.lap("devices")
     if worker.page is not None:

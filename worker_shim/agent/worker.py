@@ -95,6 +95,7 @@ class Worker:
     ranks: tuple[RankState, ...] = ()
     held_ranks: tuple[RankState, ...] = ()  # as HOLD found them: all of these have to park
     undone: Recent = field(default_factory=Recent)
+    ended: Recent = field(default_factory=Recent)  # orders, well or not: `Order.done`
     room_bytes: int = 0  # of staging that its images may take, as last looked at
     dumped: dict[str, Dumped] = field(default_factory=dict)
     published: Recent = field(default_factory=Recent)

@@ -13,7 +13,7 @@ from coordinator.core.model import Gpu, GpuMove
 from tests.unit.agent.fakes import RANK, ROOT
 from tests.unit.agent.gpu_rig import saved, states, with_devices
 from tests.unit.agent.rig import Rig
-from worker_shim.agent import dumping, gpus
+from worker_shim.agent import dumping, gpus, holding
 from worker_shim.cuda.none import NoCuda
 from worker_shim.cuda.port import CudaState
 from worker_shim.inventory.inventory import Inventory
@@ -178,6 +178,26 @@ async def test_memory_for_what_is_in_the_devices_is_checked_before_a_hold(gpu: R
     assert any(detail.startswith("host_memory") for detail in refused.details)
     assert any(detail.startswith("staging_space") for detail in refused.details)
     assert gpu.page.raised == []
+
+
+@pytest.mark.parametrize(("in_memory", "fits"), [(False, True), (True, False)])
+async def test_images_that_are_staged_in_memory_need_it_too(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch, in_memory: bool, fits: bool
+) -> None:
+    gpu.probe._facts = replace(gpu.probe.current(), gpus=(Gpu(0, "GPU-0", "any", GIB, 0, "0"),))
+    monkeypatch.setattr(holding, "in_memory", lambda root: in_memory)
+    monkeypatch.setattr(holding, "memory", lambda: (4 * GIB, GIB * 3 // 2))
+    findings = await holding.look_over(gpu.worker, gpu.worker.tree())
+    found = [each for each in findings if each.code == "host_memory"]
+    assert not found if fits else "staged in memory too" in found[0].text
+
+
+async def test_gpus_of_which_nobody_knows_what_they_hold_are_named(gpu: Rig) -> None:
+    gpu.probe._facts = replace(gpu.probe.current(), gpu_trouble="NVML is ill")
+    held = await gpu.done("HOLD", cut="CUT_STEP")
+    (found,) = held.findings
+    assert found.code == "gpu_memory_unknown"
+    assert "NVML is ill" in found.text
 
 
 async def test_without_an_engine_gpu_ranks_are_refused(rig: Rig, tmp_path: Path) -> None:
