@@ -13,11 +13,12 @@ from pathlib import Path
 
 from coordinator.core.errors import AllstopError
 from coordinator.core.model import Severity
+from worker_shim.compatibility.features import NodeFeature
 from worker_shim.compatibility.judging import Answer, answer, judge
 from worker_shim.compatibility.node import NodeEyes, NodeSight
 from worker_shim.compatibility.table import table
 from worker_shim.criu.binary import clean_environment, criu_version, find_criu, keeps_self_tests
-from worker_shim.cuda.choosing import AUTO, choose
+from worker_shim.cuda.choosing import AUTO, opened
 from worker_shim.process.runner import CommandRunner
 
 CHECK_S = 30.0
@@ -40,7 +41,8 @@ ROOM_MIN_BYTES = 4 << 30
 PID_MAX_MIN = 32_768
 STATUS = Path("/proc/self/status")
 PID_MAX = Path("/proc/sys/kernel/pid_max")
-NO_ENGINE = "neither cuda-bindings nor cuda-checkpoint is there to save GPU state with"
+DRIVER_S = 20.0  # for the driver to answer
+NO_ENGINE = "nothing here can save GPU state"
 
 
 class Verdict(StrEnum):
@@ -219,9 +221,10 @@ def _synchronised() -> bool:
 async def sight_of_node() -> tuple[NodeSight, str]:
     """What the rows of this node are judged on, and what would save GPU state here."""
     commands = CommandRunner()
-    eyes, engine = NodeEyes(commands), choose(AUTO, commands).engine
+    eyes, cuda = NodeEyes(commands), await opened(AUTO, commands, within_s=DRIVER_S)
+    await cuda.close()
     await eyes.ask()
-    return eyes.look(engine=engine), engine
+    return eyes.look(engine=cuda.engine, trouble=cuda.trouble), cuda.engine
 
 
 async def _gpus(_: Places) -> list[Line]:
@@ -231,7 +234,8 @@ async def _gpus(_: Places) -> list[Line]:
         return [Line("GPUs", Verdict.OK, "no NVIDIA driver: workers without GPUs")]
     version = f"driver {sight.situation.version('driver')}"
     if not engine:
-        why = f"{version}; {NO_ENGINE}"
+        seen = sight.features.get(NodeFeature.NO_ENGINE, ())
+        why = f"{version}; {seen[0].what if seen else NO_ENGINE}"
         return [Line("GPUs", Verdict.WARNING, why, "pip install 'allstop[gpu]'"), *_rows(sight)]
     depend = sum(answer(row, sight.situation) is Answer.DEPENDS for row in table().row)
     found = f"{version}, GPU state is saved through its {engine}; {depend} rows depend on the job"

@@ -39,10 +39,12 @@ class NodeProbe:
         *,
         gpus: GpuInventory | None = None,
         gpu_engine: str = "",
+        gpu_no_map: bool = False,
     ) -> None:
         """`address` empty: that of the default interface, or of the first that is not loopback.
 
-        `gpus` None: nobody looks for any. `gpu_engine`: what can save device memory here.
+        `gpus` None: nobody looks for any. `gpu_engine`: what can save device memory here;
+        `gpu_no_map`: and puts it back onto the same GPUs only.
         """
         self._images, self._store, self._staging = images, store, staging
         self._gpus = gpus
@@ -62,6 +64,7 @@ class NodeProbe:
             shim_version=own_version(),
             boot_id=_boot_id(),
             gpu_engine=gpu_engine,
+            gpu_no_map=gpu_no_map,
         )
 
     def current(self) -> NodeFacts:
@@ -125,6 +128,7 @@ class NodeProbe:
             "gpus": tuple(
                 replace(gpu, memory_free_bytes=_rounded(gpu.memory_free_bytes)) for gpu in seen.gpus
             ),
+            "gpus_unseen": seen.unseen,
             "gpu_driver": seen.driver,
             "cuda_version": seen.cuda_version,
             "gpu_trouble": seen.trouble,

@@ -240,6 +240,9 @@ async def plan(desk: Desk, request: operator_pb2.PlanRequest) -> operator_pb2.Pl
         refused=[to_proto(each, records_pb2.NodeReasons) for each in planned.reasons],
         unseen=desk.control.unseen(job),
         fits=[to_proto(each, records_pb2.NodeFit) for each in planned.fits],
+        restore_refused=[
+            to_proto(each, records_pb2.NodeReasons) for each in planned.restore_refused
+        ],
     )
     if planned.failure is not None:
         reply.failure.CopyFrom(to_proto(planned.failure, records_pb2.Failure))

@@ -51,6 +51,7 @@ class Planned:
     failure: Failure | None
     unseen: str = ""  # why the restore would need `old_run_ended`, if it would
     fits: tuple[NodeFit, ...] = ()  # where that was asked for: nodes that fit, chosen or not
+    restore_refused: tuple[NodeReasons, ...] = ()  # of a start: why no node takes the snapshot
 
 
 @dataclass(frozen=True)

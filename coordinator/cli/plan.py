@@ -46,7 +46,7 @@ def plan(
     When no set of nodes fits, every reason for every node is printed and the exit code is 6.
     """
     from coordinator.cli.asking import ask
-    from coordinator.cli.tables import plan_view, reasons_lines
+    from coordinator.cli.tables import not_restored_lines, plan_view, reasons_lines
     from coordinator.core.errors import BugError
     from coordinator.core.failures import error_of
     from coordinator.core.model import OldAddresses
@@ -61,10 +61,14 @@ def plan(
             old_addresses=OldAddresses(old_addresses),
         ),
     )
+    restore_refused = (
+        {"restore_refused": plain(answer.restore_refused)} if answer.restore_refused else {}
+    )
     if answer.failure is not None:
         error = error_of(answer.failure)
         error.details = error.details or tuple(reasons_lines(answer.refused))
-        output.error(error, refused=plain(answer.refused))
+        error.details += tuple(not_restored_lines(answer.restore_refused))
+        output.error(error, refused=plain(answer.refused), **restore_refused)
         return error.exit_code
     if answer.plan is None:
         raise BugError("the coordinator answered with neither a plan nor a refusal")
@@ -75,7 +79,8 @@ def plan(
             "refused": plain(answer.refused),
             "unseen": answer.unseen,
             **({"fits": plain(answer.fits)} if explain else {}),
+            **restore_refused,
         },
-        lambda: plan_view(chosen, answer.refused, answer.unseen, answer.fits),
+        lambda: plan_view(answer, chosen),
     )
     return 0

@@ -106,12 +106,14 @@ def devices_view(workers: Iterable[WorkerRecord]) -> list[RenderableType]:
     for worker in workers:
         models = Counter(gpu.model for gpu in worker.gpus)
         gpus = ", ".join(f"{count} {model}" for model, count in models.items())
+        gpus += f" (not all: {worker.gpus_unseen})" if worker.gpus_unseen else ""
         saved = bytes_text(worker.gpu_bytes) if worker.gpu_pids else "-"
         driver = " ".join((worker.gpu_driver, worker.cuda_version and f"({worker.cuda_version})"))
-        ran = (gpus or "-", driver.strip() or "-", worker.nccl or "-", saved)
+        ran = (gpus or "-", driver.strip() or "-", worker.gpu_engine or "-", worker.nccl or "-")
         versions = ", ".join(worker.versions) or "-"
-        alike.setdefault((*ran, versions), []).append(worker.worker)
-    rows = table("WORKERS", "GPUS OF ITS NODE", "DRIVER (CUDA)", "NCCL", "SAVED", "VERSIONS")
+        alike.setdefault((*ran, saved, versions), []).append(worker.worker)
+    columns = ("GPUS OF ITS NODE", "DRIVER (CUDA)", "ENGINE", "NCCL", "SAVED", "VERSIONS")
+    rows = table("WORKERS", *columns)
     for words, numbers in alike.items():
         rows.add_row(listed([str(number) for number in numbers]), *words)
     told = any(worker.gpus or worker.versions for worker in workers)

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from coordinator.api.values import Planned
 from coordinator.api.words import age_text, bytes_text
 from coordinator.core.drain_records import DrainRecord, DrainState
 from coordinator.core.model import Cut, GpuMove, NodeFacts, Plan, Snapshot
@@ -128,7 +129,8 @@ def gpus_text(facts: NodeFacts) -> str:
         lines[0] += f", driver {facts.gpu_driver}"
     lines += [f"GPU {gpu.index} is sick: {gpu.sick}" for gpu in facts.gpus if gpu.sick]
     lines += [f"GPU {gpu.index} is divided (MIG)" for gpu in facts.gpus if gpu.mig]
-    return "\n".join([*lines, *([facts.gpu_trouble] if facts.gpu_trouble else [])])
+    lines += [told for told in (facts.gpus_unseen, facts.gpu_trouble) if told]
+    return "\n".join(lines)
 
 
 def snapshots_view(snapshots: Iterable[Snapshot], latest: str) -> RenderableType:
@@ -182,16 +184,8 @@ def placements_view(plan: Plan) -> RenderableType:
     return rows
 
 
-def plan_view(
-    plan: Plan,
-    refused: Iterable[NodeReasons],
-    unseen: str = "",
-    fits: Iterable[NodeFit] = (),
-) -> Group:
-    """A plan whole: places, rewritten addresses, notes, and the nodes that were not taken.
-
-    `unseen`: why the restore needs `--old-run-ended`, if it does. `fits`: who fits, to explain.
-    """
+def plan_view(answer: Planned, plan: Plan) -> Group:
+    """A plan whole: places, rewritten addresses, notes, and the nodes that were not taken."""
     head = f"restore {plan.snapshot} of job {plan.job}"
     if plan.cold:
         head = f"start job {plan.job} from scratch, not from {plan.snapshot}"
@@ -202,11 +196,12 @@ def plan_view(
         parts.append(Text(f"addresses rewritten in {where}: {moves}"))
     parts += [Text(line) for line in devices_lines(plan)]
     parts += [Text(f"note: {note}", style="yellow") for note in plan.notes]
-    if unseen:
-        told = f"it will be refused without --old-run-ended, as the job may still run: {unseen}"
-        parts.append(Text(told, style="yellow"))
-    parts += [Text(line) for line in fits_lines(fits)]
-    parts += [Text(line, style="dim") for line in reasons_lines(refused)]
+    if answer.unseen:
+        told = "it will be refused without --old-run-ended, as the job may still run"
+        parts.append(Text(f"{told}: {answer.unseen}", style="yellow"))
+    parts += [Text(line) for line in fits_lines(answer.fits)]
+    parts += [Text(line, style="dim") for line in reasons_lines(answer.refused)]
+    parts += [Text(line, style="dim") for line in not_restored_lines(answer.restore_refused)]
     return Group(*parts)
 
 
@@ -234,3 +229,8 @@ def fits_lines(fits: Iterable[NodeFit]) -> list[str]:
 def reasons_lines(refused: Iterable[NodeReasons]) -> list[str]:
     """Each node that does not take a worker, with every reason."""
     return [f"{one.node}, worker {one.worker}: {'; '.join(one.reasons)}" for one in refused]
+
+
+def not_restored_lines(refused: Iterable[NodeReasons]) -> list[str]:
+    """Each node that a worker could not be restored on, where it was to be started instead."""
+    return [f"not restored: {line}" for line in reasons_lines(refused)]

@@ -157,12 +157,13 @@ def admit_restore(
         for (node, worker), state in cluster.of_job(job.name).items()
         if target.get(worker) != node
     }
+    with_gpus = any(r.gpu_pids for r in snapshot.workers)  # also those that it replaces
     return Restore(
         id=event.restore,
         job=job.name,
         epoch=epoch,
         incarnation=job.incarnation + 1,
-        policy=policy,
+        policy=policy.with_devices() if with_gpus else policy,
         started=now,
         deadline_s=deadline_s,
         unix_s=event.unix_s,
@@ -172,7 +173,7 @@ def admit_restore(
         snapshot=snapshot,
         plan=plan,
         snapshot_id=snapshot.snapshot,
-        gpu=any(r.gpu_pids for r in snapshot.workers) and not plan.cold,
+        gpu=with_gpus and not plan.cold,
         cold_why=cold_why,
         cause=event.cause,
         old_incarnation=job.incarnation,

@@ -13,7 +13,7 @@ from coordinator.core.events import Event
 from coordinator.core.keeper import Keeper
 from coordinator.core.known import ATTACHED, LEFT, LOST
 from coordinator.core.model import AttemptRecord, WorkerState
-from coordinator.core.owed import Owed, may_be_kept, stop_of, stops, undo_of, undo_s
+from coordinator.core.owed import Owed, may_be_kept, policy_for, stop_of, stops, undo_of
 from coordinator.core.policy import Policy
 from coordinator.core.questions import Questions
 from coordinator.core.returning import Restore
@@ -75,9 +75,10 @@ class Arrivals(Questions):
         kill = state.state == "restored"
         place = (state.job, state.worker, state.action)
         ended = self._running.ended(state.action)
+        allowed = policy_for(self.policy, state)
         if stops(ended):
-            return [stop_of(place, node, self.epoch, self.policy.stop_s)]
-        order = undo_of(place, node, self.epoch, undo_s(self.policy, state))
+            return [stop_of(place, node, self.epoch, allowed.stop_s)]
+        order = undo_of(place, node, self.epoch, allowed.undo_s)
         keep = may_be_kept(ended)
         return [replace(order, kill=kill, keep=keep, incarnation=state.incarnation)]
 

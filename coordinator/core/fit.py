@@ -6,14 +6,14 @@ for nothing that a newer kernel lacks; an older one may lack what the image need
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from coordinator.core.devices import Wanted, wanted
+from coordinator.core.devices import There, Wanted, wanted
 from coordinator.core.failures import listed
 from coordinator.core.model import NodeFacts, ProgramFile, WorkerRecord
+from coordinator.core.versions import kernel_series, version_of
 
 NAMED_FLAGS = 6
 NAMED_FILES = 4
@@ -30,6 +30,11 @@ class Candidate:
     others: tuple[str, ...] = ()  # live workers of other jobs: "worker 0 of job llm"
     drained: str = ""  # why it takes no workers: it is being emptied
     failed: int = 0  # restores that have failed there just now
+
+    @cached_property
+    def gpus(self) -> There:
+        """Its own."""
+        return There(self.facts)
 
 
 @dataclass(frozen=True)
@@ -130,17 +135,6 @@ def _differs(wanted: ProgramFile, found: ProgramFile) -> bool:
     if wanted.digest and found.digest:
         return wanted.digest != found.digest
     return wanted.size_bytes != found.size_bytes
-
-
-def version_of(text: str) -> tuple[int, ...]:
-    """The leading numbers of a version, for comparing; empty where there are none."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def kernel_series(release: str) -> tuple[int, ...]:
-    """Major and minor of a kernel release."""
-    return version_of(release)[:2]
 
 
 def _gib(size: int) -> str:

@@ -152,11 +152,13 @@ class NodeFacts:
     boot_id: str
     files: tuple[ProgramFile, ...] = ()  # answers to the planner's question about program files
     gpus: tuple[Gpu, ...] = ()  # by index; MIG devices are none
+    gpus_unseen: str = ""  # why these are not all that the kernel's driver has; empty: they are
     gpu_driver: str = ""  # version; empty: no NVIDIA driver
     cuda_version: str = ""  # the newest that the driver can do
     gpu_trouble: str = ""  # why the GPUs could not be asked
     gpu_engine: str = ""  # what saves device memory: library, program; empty: nothing can
     gpu_looked: tuple[str, ...] = ()  # at what, for `Gpu.sick`: ecc, remapped_rows, kernel_log …
+    gpu_no_map: bool = False  # the engine takes no map: a restore needs the very same GPUs
 
 
 @dataclass(frozen=True)
@@ -227,9 +229,11 @@ class WorkerRecord:
     dump_ms: int  # criu's own run
     command: tuple[str, ...] = ()
     gpus: tuple[Gpu, ...] = ()  # all of its node at the cut
+    gpus_unseen: str = ""  # why these are not all of them; empty: they are
     gpu_pids: tuple[int, ...] = ()  # with GPU state, in the order of lock, save and restore
     gpu_bytes: int = 0  # device memory that was saved with the processes
     gpu_driver: str = ""  # its node's
+    gpu_engine: str = ""  # what saved its device memory: library, program
     cuda_version: str = ""  # its node's
     nccl: str = ""  # rebuild, keep, none; empty: no GPU
     versions: tuple[str, ...] = ()  # of what it ran: torch 2.13.0, nccl 2.30.7 …

@@ -63,10 +63,9 @@ def may_be_kept(ended: Record | None) -> bool:
     return isinstance(ended, AttemptRecord) and ended.keep
 
 
-def undo_s(policy: Policy, state: WorkerState | None) -> float:
-    """How long a worker may take to undo."""
-    devices = state is not None and state.gpu
-    return policy.with_devices().undo_s if devices else policy.undo_s
+def policy_for(policy: Policy, state: WorkerState | None) -> Policy:
+    """How long a worker as it stands may take to undo, or to be stopped."""
+    return policy.with_devices() if state is not None and state.gpu else policy
 
 
 def lives(state: WorkerState | None, incarnation: int) -> bool:
@@ -112,14 +111,16 @@ class Owed:
         for place in self._at.get(node, {}):
             record = self._debts[place[2]].record
             if not stops(record):
-                order = undo_of(place, node, epoch, undo_s(policy, there.get(place[:2])))
+                allowed = policy_for(policy, there.get(place[:2]))
+                order = undo_of(place, node, epoch, allowed.undo_s)
                 kill = isinstance(record, RestoreRecord)
                 incarnation = record.incarnation if kill else 0
                 keep = may_be_kept(record)
                 found.append(replace(order, kill=kill, keep=keep, incarnation=incarnation))
                 continue
             if lives(there.get(place[:2]), record.incarnation):
-                found.append(stop_of(place, node, epoch, policy.stop_s))
+                allowed = policy_for(policy, there.get(place[:2]))
+                found.append(stop_of(place, node, epoch, allowed.stop_s))
         return found
 
     def stopped(self, node: str, workers: Iterable[WorkerState]) -> list[Record]:

@@ -19,13 +19,13 @@ from coordinator.core.fit import (
     Candidate,
     Group,
     groups_of,
-    kernel_series,
     kind_reasons,
     room_reasons,
 )
 from coordinator.core.matching import UNFIT, assign
 from coordinator.core.model import AddressMove, Failure, Placement, Plan, Snapshot, WorkerRecord
 from coordinator.core.reasons import NodeFit, NodeReasons
+from coordinator.core.versions import kernel_series
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Planned:
     reasons: tuple[NodeReasons, ...]  # for every node and worker that do not fit each other
     failure: Failure | None = None
     fits: tuple[NodeFit, ...] = ()  # where that was asked for: nodes that fit, chosen or not
+    restore_refused: tuple[NodeReasons, ...] = ()  # of a start: why no node takes the snapshot
 
 
 @dataclass
@@ -47,6 +48,9 @@ class _Fitting:
     layouts: dict[tuple[int, int], list[str]] = field(default_factory=dict)
     kinds: dict[object, int] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()  # nodes where a restore has failed just now
+    wants: dict[str, int] = field(default_factory=dict)  # kinds of GPUs, by the group's old node
+    has: dict[str, int] = field(default_factory=dict)  # the same, by node
+    gpus: dict[tuple[int, int], list[str]] = field(default_factory=dict)
 
     def kind(self, what: object) -> int:
         """A small number per distinct value, so that long tuples are hashed once."""
@@ -80,11 +84,17 @@ class _Fitting:
         return self.cache[key]
 
     def gpu_key(self, group: Group, node: Candidate) -> tuple[int, int]:
-        """Equal for pairs whose GPUs are of the same kinds."""
+        """Equal for pairs whose GPUs are of the same kinds, and the same ones or not."""
         want = group.gpus
-        here = devices.shape_of_node(node.facts)
-        home = (group.node, node.facts.node) if want is not None and not want.gpus else ()
-        return self.kind(("gpus", want and want.shape, home)), self.kind(("gpus of", here))
+        if group.node not in self.wants:
+            shape = want and want.shape
+            # where GPUs are not known, or not all, it is the home that counts, and that is named
+            home = group.node if want is not None and (want.unseen or not want.gpus) else ""
+            self.wants[group.node] = self.kind(("gpus", shape, home))
+        if node.facts.node not in self.has:
+            self.has[node.facts.node] = self.kind(("gpus of", node.gpus.shape))
+        same = want is not None and devices.same_gpus(want, node.gpus)
+        return self.wants[group.node] * 2 + same, self.has[node.facts.node]
 
     def of_gpus(self, group: Group, node: Candidate) -> list[str]:
         """Reasons that lie in GPUs; nothing for workers without state on one."""
@@ -94,21 +104,19 @@ class _Fitting:
         if node.state != "attached" and not node.facts.gpus:
             return []  # who has never told is not blamed for it
         key = self.gpu_key(group, node)
-        if key not in self.cache:
-            self.cache[key] = devices.kind_reasons(want, node.facts)
+        if key not in self.gpus:
+            self.gpus[key] = devices.kind_reasons(want, node.gpus)
         back = devices.coming_back(self.own(node)) if node.own else {}
-        return self.cache[key] + devices.now_reasons(want, node.facts, back)
+        return self.gpus[key] + devices.now_reasons(want, node.gpus, back)
 
     def layout(self, group: Group, node: Candidate) -> list[str]:
         """How the GPUs of a node that fits are laid out otherwise."""
         want = group.gpus
         if want is None:
             return []
-        if {g.uuid for g in want.gpus} == {g.uuid for g in node.facts.gpus}:
-            return []
         key = self.gpu_key(group, node)
         if key not in self.layouts:
-            self.layouts[key] = devices.layout_differs(want, node.facts)
+            self.layouts[key] = devices.layout_differs(want, node.gpus)
         return self.layouts[key]
 
 
@@ -249,8 +257,8 @@ def _made(
                     to_node=node.facts.node,
                     to_address=node.facts.address,
                     why=why,
-                    devices=devices.device_map(record.gpus, node.facts.gpus)
-                    if record.gpu_pids
+                    devices=devices.device_map(group.gpus, node.gpus)
+                    if group.gpus is not None and record.gpu_pids
                     else (),
                 )
             )
@@ -262,8 +270,18 @@ def _made(
         snapshot=snapshot.snapshot,
         placements=tuple(sorted(placements, key=lambda p: p.worker)),
         addresses=tuple(AddressMove(old, new) for old, new in sorted(moves.items())),
-        notes=(*notes, *leaving(snapshot.workers)),
+        notes=(*notes, *_held_unknown(chosen), *leaving(snapshot.workers)),
     )
+
+
+def _held_unknown(chosen: Sequence[tuple[Group, Candidate]]) -> Iterable[str]:
+    """By what device memory was judged, where it is not by what the processes held."""
+    unknown = [g.node for g, _ in chosen if g.gpus is not None and not g.gpus.held_known]
+    if unknown:
+        yield (
+            f"what the workers held on the GPUs of {listed(unknown)} is not known: all that was in "
+            "use there counts as theirs"
+        )
 
 
 def _files_lacking(record: WorkerRecord, node: str) -> Iterable[str]:

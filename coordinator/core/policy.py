@@ -60,6 +60,16 @@ class Policy:
                 raise BadRequest(f"policy: {field.name} must be positive", advice="correct it")
 
     def with_devices(self) -> Policy:
-        """For workers with state on devices: whoever lets them go puts device memory back first."""
-        back_s = self.gpu_restore_s + self.gpu_unlock_s
-        return replace(self, undo_s=self.undo_s + back_s, resume_s=self.resume_s + back_s)
+        """For workers with state on devices.
+
+        Whoever lets them go puts device memory back first; whoever kills them may have to take
+        them off their devices before.
+        """
+        back_s, off_s = self.gpu_restore_s + self.gpu_unlock_s, self.gpu_lock_s + self.gpu_save_s
+        return replace(
+            self,
+            undo_s=self.undo_s + max(back_s, off_s),
+            resume_s=self.resume_s + back_s,
+            stop_s=self.stop_s + off_s,
+            clear_s=self.clear_s + off_s,
+        )

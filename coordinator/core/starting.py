@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
-from coordinator.core.costs import price_of
+from coordinator.core.costs import explained, price_of
 from coordinator.core.devices import able_reasons, wanted
 from coordinator.core.errors import NoPlan, Where
 from coordinator.core.failures import failure_of, listed
@@ -38,18 +39,20 @@ def plan_or_start(
     """The plan of a restore, or, with `cold_start` and only where none fits, of a start.
 
     Returns it with the reason why it is a start; empty for a restore, or a refusal of both.
-    `scratch`: a start, whatever fits.
+    `scratch`: a start, whatever fits. `explain`: name the nodes that fit and are not taken, too.
     """
     nodes = list(candidates)
     if scratch:
         why = "no snapshot of it could be brought back"
-        return plan_start(snapshot, nodes, Failure("NoPlan", why), old_addresses), why
+        refused = Failure("NoPlan", why)
+        return plan_start(snapshot, nodes, refused, old_addresses, explain=explain), why
     planned = plan(snapshot, nodes, explain=explain)
     if planned.failure is None or not cold_start:
         return planned, ""
     refused = planned.failure
     why = "; ".join([refused.what, *refused.details[:TOLD]])
-    return plan_start(snapshot, nodes, refused, old_addresses), why
+    start = plan_start(snapshot, nodes, refused, old_addresses, explain=explain)
+    return replace(start, restore_refused=planned.reasons), why
 
 
 def plan_start(
@@ -57,6 +60,8 @@ def plan_start(
     candidates: Iterable[Candidate],
     refused: Failure,
     old_addresses: OldAddresses = OldAddresses.REFUSE,
+    *,
+    explain: bool = False,
 ) -> Planned:
     """Find nodes that can run the job's commands, after `refused` has said why none can restore.
 
@@ -83,7 +88,11 @@ def plan_start(
     named = _named(chosen)
     if named and old_addresses is OldAddresses.REFUSE:
         return Planned(None, tuple(reasons), _names_others(snapshot, named))
-    return Planned(_made(snapshot, chosen, refused, named, old_addresses), tuple(reasons))
+    made = _made(snapshot, chosen, refused, named, old_addresses)
+    if not explain:
+        return Planned(made, tuple(reasons))
+    fits = explained(groups, nodes, placed, costs, lambda group, node: [], made)
+    return Planned(made, tuple(reasons), fits=fits)
 
 
 def _reasons(group: Group, node: Candidate) -> tuple[str, ...]:
@@ -186,6 +195,7 @@ def _made(
         for record in group.records
     ]
     kept = "is replaced where it is an address" if moves else "stays as it is"
+    more = len(refused.details) - NOTED
     return Plan(
         job=snapshot.job,
         snapshot=snapshot.snapshot,
@@ -195,6 +205,7 @@ def _made(
             f"the job is started from scratch, not from snapshot {snapshot.snapshot}, because of "
             f"{refused.what}",
             *refused.details[:NOTED],
+            *([f"and {more} more"] if more > 0 else []),
             *(f"{words}; it {kept}" for words in named),
         ),
         cold=True,

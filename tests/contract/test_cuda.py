@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.core.errors import DriverError
+from tests.fakes.gpu.device import STATE
 from tests.support.gpus import UUIDS, GpuNode, Rank, driver_of, gpu_node, tree_of
 from worker_shim.cuda.fake import FakeCuda, Held
 from worker_shim.cuda.port import CudaDriver, CudaState, GpuProcess
@@ -84,7 +85,9 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     if request.param == "fake":
         tree = Tree((TreeProcess(1000, 1, 5, "S", ("python",), (1000,), 0),))
         process = GpuProcess(1000, 5)
-        yield Target(FakeCuda(held={1000: Held(UUIDS[0])}), tree, process)
+        yield Target(
+            FakeCuda(held={1000: Held(UUIDS[0])}, idle=frozenset(UUIDS[1:])), tree, process
+        )
         return
     with gpu_node(tmp_path, dict.fromkeys(UUIDS, MIB)) as node:
         rank = node.rank()
@@ -164,12 +167,16 @@ async def test_the_wrong_state(target: Target, before: tuple[str, ...], wrong: s
     await target.driver.close()
 
 
-async def test_a_map_must_name_every_device(target: Target) -> None:
+@pytest.mark.parametrize("number", range(2), ids=["not its own", "only its own"])
+async def test_a_map_must_name_every_device(target: Target, number: int) -> None:
+    await target.driver.open(deadline_s=DEADLINE_S)
+    assert target.driver.moves
     await target.lock()
     await target.checkpoint()
     with pytest.raises(DriverError, match="INVALID_VALUE") as refused:
-        await target.restore({UUIDS[1]: UUIDS[0]})
+        await target.restore({UUIDS[1 - number]: UUIDS[number]})
     assert not refused.value.definite
+    assert await target.state() is S.CHECKPOINTED
     await target.restore({UUIDS[0]: UUIDS[1], UUIDS[1]: UUIDS[0]})
     await target.unlock()
     await target.driver.close()
@@ -202,6 +209,24 @@ async def test_a_call_that_hangs_ends_at_its_deadline(target: Target) -> None:
 
 
 # -- with real processes ---------------------------------------------------------------------------
+
+
+@of_real
+async def test_a_state_that_is_new_is_none_of_ours(real: Target) -> None:
+    assert real.rank is not None
+    write_state(real.rank.process.pid, 7)
+    assert await real.state() is S.OTHER
+    write_state(real.rank.process.pid, 0)
+    assert await real.state() is S.RUNNING
+    await real.driver.close()
+
+
+def write_state(pid: int, number: int) -> None:
+    """Have the driver find a process in this state."""
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    (page,) = (int(line.split("-")[0], 16) for line in maps if "/memfd:fake-gpu" in line)
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        os.pwrite(memory.fileno(), number.to_bytes(4, "little"), page + STATE)
 
 
 @of_real

@@ -47,6 +47,10 @@ class SimInventory(GpuInventory):
         """As always."""
         return self._seen
 
+    async def since(self, moment_s: float, *, wait_s: float) -> Inventory | None:
+        """At once."""
+        return self._seen
+
 
 class SimCuda(FakeCuda):
     """Device state of the processes of one shim's life, which end with it."""

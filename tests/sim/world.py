@@ -294,7 +294,7 @@ class World:
         chance = Random(self.seed)
         world = self
 
-        def build(options: Any) -> Any:
+        async def build(options: Any) -> Any:
             return world.machines[options.node].drivers()
 
         def time_now() -> float:

@@ -11,7 +11,7 @@ from worker_shim.compatibility.judging import precautions
 from worker_shim.compatibility.node import NodeEyes, NodeSight
 from worker_shim.compatibility.table import Precaution
 from worker_shim.criu.driver import CriuDriver
-from worker_shim.cuda.choosing import choose
+from worker_shim.cuda.choosing import opened
 from worker_shim.facts import NodeProbe
 from worker_shim.files.driver import LinuxFileDriver
 from worker_shim.health.watch import HealthWatch
@@ -48,7 +48,7 @@ class HookFiles:
         return ControlPage.write_anew(directory / PAGE, page, slots)
 
 
-def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
+async def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     """Make every driver.
 
     Raises DriverError when the image store cannot be used, BadRequest for an address of one that
@@ -56,6 +56,7 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     not there. Partners are answered from here on, until `Drivers.close_store`.
     """
     commands = CommandRunner()
+    gpus, cuda = GpuInventory(commands), await opened(options.gpu_engine, commands)
     store = open_store(
         options.store,
         limits=Limits(options.persist_bytes_per_s, options.persist_cpu),
@@ -63,7 +64,6 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     )
     staging = Staging(options.staging_dir, options.node, keep=options.keep_images)
     images = CriuDriver(commands, program=options.criu, at_once=options.criu_at_once)
-    gpus, cuda = GpuInventory(commands), choose(options.gpu_engine, commands)
     health = HealthWatch(lambda: gpus.driver_there, dcgm_url=options.dcgm_url)
     probe = NodeProbe(
         options.node,
@@ -73,13 +73,18 @@ def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
         staging,
         gpus=gpus,
         gpu_engine=cuda.engine,
+        gpu_no_map=bool(cuda.engine) and not cuda.moves,
     )
     eyes = NodeEyes(commands)
 
     def sight() -> NodeSight:
         now = probe.current()
         return eyes.look(
-            now.gpus, now.gpu_driver, now.cuda_version, engine=cuda.engine, trouble=now.gpu_trouble
+            now.gpus,
+            now.gpu_driver,
+            now.cuda_version,
+            engine=cuda.engine,
+            trouble=now.gpu_trouble or cuda.trouble,
         )
 
     drivers = Drivers(

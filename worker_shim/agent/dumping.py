@@ -22,11 +22,14 @@ from worker_shim.images.staging import FILES, IMAGES, listed
 from worker_shim.inventory.recording import gpu_facts
 from worker_shim.network.port import Sockets
 from worker_shim.process.port import DEAD, Tree
+from worker_shim.process.proc import memory_of
 
 SETTLE_S_MAX = 5.0
 SETTLE_POLL_S = 0.002
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 AT_REST = "Tt" + DEAD
+UNCOUNTED, UNCOUNTED_BYTES = 0.01, 16 << 20  # by which the kernel may miscount a process's memory
+LOOK_AT_LOGS = "was device memory really saved? Look at CRIU's and the kernel's log"
 
 
 async def dump(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
@@ -137,7 +140,7 @@ async def _require_whole(
             else f"the images are of process {facts.root_pid}, not of {worker.root_pid}",
             where=worker.where,
         )
-    _require_pages(worker, stats)
+    await asyncio.to_thread(_require_pages, worker, tree, stats)
     before = {(process.pid, process.start_ticks) for process in tree.processes}
     changed = before ^ {(process.pid, process.start_ticks) for process in now.processes}
     moving = [process.pid for process in now.processes if process.state not in AT_REST]
@@ -149,8 +152,12 @@ async def _require_whole(
         )
 
 
-def _require_pages(worker: Worker, stats: DumpStats) -> None:
-    """Images without what came out of the devices would restore, and be a lie."""
+def _require_pages(worker: Worker, tree: Tree, stats: DumpStats) -> None:
+    """Images without what came out of the devices would restore, and be a lie.
+
+    What came out is memory of the processes' own, like the rest of it, and has to be in the images
+    beside that rest; shared memory and files may be there too, or not. Reads /proc.
+    """
     if stats.pages_written <= 0:
         raise DriverError("criu wrote no page of memory", where=worker.where)
     written = stats.pages_written * PAGE_BYTES
@@ -158,7 +165,17 @@ def _require_pages(worker: Worker, stats: DumpStats) -> None:
         raise DriverError(
             f"criu wrote {written} bytes, less than the {worker.gpu_bytes} of device memory",
             where=worker.where,
-            advice="was device memory really saved? Look at CRIU's and the kernel's log",
+            advice=LOOK_AT_LOGS,
+        )
+    if not worker.gpus:
+        return
+    own = sum(memory_of(pid).own_bytes for pid in tree.pids)
+    if written < own * (1 - UNCOUNTED) - UNCOUNTED_BYTES * len(tree.pids):
+        raise DriverError(
+            f"criu wrote {written} bytes of processes that have {own} of their own, what was in "
+            "their GPUs included",
+            where=worker.where,
+            advice=LOOK_AT_LOGS,
         )
 
 
@@ -199,6 +216,9 @@ async def _record(
     programs = await worker.programs if worker.programs is not None else ()
     worker.programs = None
     gpu_pids = tuple(process.pid for process in worker.gpus)
+    seen = worker.gpus_seen
+    if gpu_pids and seen is None and worker.drivers.gpus is not None:
+        seen = worker.drivers.gpus.before(worker.claimed_s)
     return WorkerRecord(
         job=worker.job,
         worker=worker.worker,
@@ -225,7 +245,7 @@ async def _record(
         gpu_bytes=worker.gpu_bytes,
         nccl=worker.nccl,
         named=named_in(worker.launched.env) if worker.launched is not None else (),
-        **gpu_facts(worker.drivers.gpus, gpu_pids, programs, before_s=worker.claimed_s),
+        **gpu_facts(seen, gpu_pids, programs, engine=worker.drivers.cuda.engine),
     )
 
 

@@ -12,9 +12,10 @@ from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.programs import programs_of
 from worker_shim.agent.worker import Worker
 from worker_shim.facts import memory
+from worker_shim.images.staging import in_memory
 from worker_shim.process.port import Tree
 
-NO_ENGINE = "nothing here can save it; install driver 570 or newer, and `pip install allstop[gpu]`"
+NO_ENGINE = "install driver 570 or newer, and `pip install allstop[gpu]`"
 ROOM_FACTOR = 1.1  # images hold what is resident, some of it twice (pages shared by forks)
 ROOM_EXTRA_BYTES = 64 << 20
 
@@ -57,7 +58,7 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     worker.gpu = worker.gpu or bool(holders)
     for pid in holders:
         if not cuda.engine and ("gpu", pid) not in known:
-            text = f"process {pid} uses a GPU: {NO_ENGINE}"
+            text = f"process {pid} uses a GPU, which cannot be saved ({cuda.trouble}); {NO_ENGINE}"
             findings.append(Finding(Severity.REFUSE, "gpu", text, pid=pid))
     file_bytes, of_files = _look_at_files(worker, tree)
     findings += of_files
@@ -65,7 +66,7 @@ def _look_at_tree(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     need = worker.room_bytes + sum(each.room_bytes for each in worker.beside() if each.alive)
     if holders:
         need += device_bytes(worker)
-        findings += _host_memory(worker)
+        findings += _host_memory(worker, need)
     rooms = (
         ("staging_space", "staging", worker.drivers.staging.free_bytes()),
         ("store_space", "the image store", worker.drivers.store.free_bytes()),
@@ -95,15 +96,29 @@ def device_bytes(worker: Worker) -> int:
     return sum(gpu.memory_bytes - gpu.memory_free_bytes for gpu in gpus)
 
 
-def _host_memory(worker: Worker) -> list[Finding]:
-    """Device memory becomes memory of the processes, for all ranks of the node at once."""
+def _host_memory(worker: Worker, images_bytes: int) -> list[Finding]:
+    """Device memory becomes memory of the processes, for all ranks of the node at once.
+
+    Where staging is in memory their images take as much again, and the rest of them too.
+    """
+    facts = worker.drivers.facts.current()
+    if not facts.gpus:
+        why = facts.gpu_trouble or "NVML has not answered yet"
+        text = f"how much the GPUs hold is not known ({why}), so nobody looked whether it fits here"
+        return [Finding(Severity.WARN, "gpu_memory_unknown", text)]
     need, (_, free) = device_bytes(worker), memory()
+    text = (
+        f"its GPUs hold {need >> 20} MiB, which become memory of the ranks when they are saved; "
+        "use less, or add swap"
+    )
+    if in_memory(worker.drivers.staging.root):
+        need += images_bytes
+        text = (
+            f"its images, which are staged in memory too, need {images_bytes >> 20} MiB and {text}"
+        )
     if need <= free:
         return []
-    text = (
-        f"the node has {free >> 20} MiB of memory free and its GPUs hold {need >> 20} MiB, which "
-        "become memory of the ranks when they are saved; use less, or add swap"
-    )
+    text = f"the node has {free >> 20} MiB of memory free; {text}"
     return [Finding(Severity.REFUSE, "host_memory", text)]
 
 

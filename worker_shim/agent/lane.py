@@ -170,6 +170,7 @@ class Lane:
         elif order.phase is Phase.HOLD and outcome.failure is not None:
             self._not_held(order)
         entry.outcome = deadline.told(outcome)
+        self.worker.ended.add(order.done)
         if outcome.failure is not None and (order.phase is Phase.UNDO or _not_begun(outcome)):
             self._entries.pop(order.key, None)  # one that comes again is carried out again
         self._log(order, entry.outcome, deadline)

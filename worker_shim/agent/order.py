@@ -56,6 +56,11 @@ class Order:
         return (self.job, self.worker, self.action, self.phase)
 
     @property
+    def done(self) -> str:
+        """The order without its worker, as kept by workers that have ended it."""
+        return f"{self.phase} of {self.action}"
+
+    @property
     def name(self) -> str:
         """The worker as people and lock names call it."""
         return f"{self.job}/{self.worker}"

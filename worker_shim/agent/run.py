@@ -56,7 +56,7 @@ async def run_shim(options: ShimOptions, specs: Sequence[WorkerSpec] = ()) -> in
     """
     if not structlog.is_configured():  # stdout is the workers'
         structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    drivers, probe = build(options)
+    drivers, probe = await build(options)
     try:
         claim = await claim_node(drivers.staging)
         try:
@@ -64,6 +64,7 @@ async def run_shim(options: ShimOptions, specs: Sequence[WorkerSpec] = ()) -> in
         finally:
             claim.release()
     finally:
+        await drivers.cuda.close()
         drivers.close_store()
 
 

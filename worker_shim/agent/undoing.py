@@ -53,15 +53,18 @@ class Situation:
         return ", ".join(text for text in seen if text) or "nothing holds it"
 
 
-async def look(worker: Worker, deadline: Deadline) -> Situation:
-    """See how the worker stands now."""
+async def look(worker: Worker, deadline: Deadline | None = None) -> Situation:
+    """See how the worker stands now; its devices too where there is time for the driver to answer.
+
+    Without that time it does not wait for a driver.
+    """
     tree = worker.tree()
     return Situation(
         locked=await worker.drivers.network.locked(worker.name),
         stopped=tuple(each.pid for each in tree.processes if each.state in ("T", "t")),
         holding=worker.page is not None and worker.page.hold != 0,
         there=bool(tree.processes),
-        devices=await gpus.seen(worker, deadline),
+        devices=await gpus.seen(worker, deadline) if deadline is not None else (),
     )
 
 
@@ -78,6 +81,7 @@ async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     await worker.drivers.process.go_on(worker.root_pid)
     deadline.lap("go on")
     if worker.gpus:
+        await gpus.lower_first(worker, order, at_most_s=deadline.left_s / 2)
         await gpus.put_back(worker, deadline)
         deadline.lap("devices")
     if worker.page is not None:
@@ -115,19 +119,22 @@ async def put_back(
 async def _let_go(worker: Worker, action: str, deadline: Deadline) -> None:
     trouble: list[str] = []
     drivers = worker.drivers
-    seen = await _try(look(worker, deadline), trouble)  # None: not seen, so everything may hold it
+    # Devices come last: a driver that hangs, as for a process that stands still, must not keep the
+    # rest from being let go. None: not seen, so everything may hold it.
+    seen = await _try(look(worker), trouble)
     if seen is None or seen.locked:
         unlocking = drivers.network.unlock(worker.name, deadline_s=deadline.left_s)
         await _try(unlocking, trouble)
     if worker.root_pid and (seen is None or seen.stopped):
         await _try(drivers.process.go_on(worker.root_pid), trouble)
     back = True
-    if worker.gpus and (seen is None or seen.devices):
+    if worker.gpus:
         back = await _try(_devices_back(worker, deadline), trouble) is not None
     await _try(communicators.prepare_release(worker, action), trouble)
     if worker.page is not None and (seen is None or seen.holding) and back:
         await _try(_lower(worker.page), trouble)  # a rank without its device is left parked
-    after = seen if seen is not None and seen.free else await _try(look(worker, deadline), trouble)
+    free = seen is not None and seen.free and back
+    after = seen if free else await _try(look(worker, deadline), trouble)
     if after is None or not after.free:
         worker.state = "faulted"
         raise DriverError(

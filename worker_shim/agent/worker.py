@@ -24,6 +24,7 @@ from worker_shim.cuda.port import GpuProcess
 from worker_shim.files.keeping import Keeping
 from worker_shim.images.names import checked_name
 from worker_shim.images.port import Launch, Manifest
+from worker_shim.inventory.inventory import Inventory
 from worker_shim.nccl.launching import environment as launch_environment
 from worker_shim.nccl.modes import mode_of
 from worker_shim.process.port import LaunchSpec, Tree
@@ -38,6 +39,8 @@ log = structlog.get_logger(__name__)
 LOG_TAIL_BYTES = 4096
 LAUNCH_S_MAX = 20.0
 END_LEFT_S = 10.0
+KILL_S = 15.0  # of the time to kill it: the rest is for its processes to leave their devices
+OFF_LEFT_S = 60.0  # for those to leave them whose root has ended
 FRESH = 0  # incarnation of a launched worker before a coordinator has taken it into a run
 
 Notice = Callable[["Worker"], None]
@@ -93,12 +96,14 @@ class Worker:
     ranks: tuple[RankState, ...] = ()
     held_ranks: tuple[RankState, ...] = ()  # as HOLD found them: all of these have to park
     undone: Recent = field(default_factory=Recent)
+    ended: Recent = field(default_factory=Recent)  # orders, well or not: `Order.done`
     room_bytes: int = 0  # of staging that its images may take, as last looked at
     dumped: dict[str, Dumped] = field(default_factory=dict)
     published: Recent = field(default_factory=Recent)
     restoration: Restoration | None = None
     gpu: bool = False  # a process of it has had a device open since it was started
     gpus: tuple[GpuProcess, ...] = ()  # in the order of lock, save and restore
+    gpus_seen: Inventory | None = None  # while it was locked; None: there was no look in time
     gpu_bytes: int = 0  # device memory that GPU_SAVE brought into its processes
     restored_by: str = ""  # the restore that has killed the old tree and made the present one
     log_began: dict[str, int] = field(default_factory=dict)  # sizes of files as it began here
@@ -255,6 +260,8 @@ class Worker:
         self.state, self.exit_code, self.root_pid = "exited", code, 0
         self.ended_at = time.monotonic()
         if not self.ending:
+            left = self.drivers.process.left(root_pid)
+            await self._take_off(root_pid, left, deadline_s=OFF_LEFT_S)
             try:
                 await self.drivers.process.end_left(root_pid, deadline_s=END_LEFT_S)
             except DriverError as error:  # a later restore here says so again
@@ -266,17 +273,25 @@ class Worker:
         """End every process of it and wait until they are gone; no error when there are none."""
         self.ending = True
         root, watching = self.root_pid, self.watching
-        if root and self.gpu and self.drivers.save_before_kill():
-            go_on = partial(self.drivers.process.go_on, root)
-            await take_off(self.drivers.cuda, self.tree(), go_on, deadline_s=deadline_s / 2)
         if root:
-            await self.drivers.process.kill(root, deadline_s=deadline_s)
+            until, kill_s = time.monotonic() + deadline_s, min(KILL_S, deadline_s / 2)
+            await self._take_off(root, self.tree(), deadline_s=deadline_s - kill_s)
+            left_s = max(kill_s, until - time.monotonic())
+            await self.drivers.process.kill(root, deadline_s=left_s)
         if watching is not None:
             await asyncio.wait({watching}, timeout=deadline_s)
         await asyncio.to_thread(kill_strays, self.directory / PAGE)
         self.root_pid, self.ranks = 0, ()
         if self.state:
             self.state = "exited"
+
+    async def _take_off(self, root: int, tree: Tree, *, deadline_s: float) -> None:
+        """Its processes leave their devices before they are killed, where the driver wants that."""
+        drivers = self.drivers
+        if self.gpu and tree.processes and drivers.save_before_kill():
+            go_on = partial(drivers.process.go_on, root)
+            turn = drivers.device_turn
+            await take_off(drivers.cuda, tree, turn, go_on, deadline_s=deadline_s)
 
     def drop_later(self, action: str) -> None:
         """Remove what is staged of `action` beside the other work; a crash leaves it to a sweep."""

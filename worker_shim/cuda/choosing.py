@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from coordinator.core.errors import SetupError
+from coordinator.core.errors import DriverError, SetupError
 from worker_shim.cuda.devices import KERNEL_DRIVER
 from worker_shim.cuda.library import LibraryCuda
 from worker_shim.cuda.none import NoCuda
@@ -19,28 +19,63 @@ PROGRAM = "cuda-checkpoint"
 BINDINGS = "cuda.bindings"
 AUTO, LIBRARY, PROGRAM_ENGINE, NONE = "auto", "library", "program", "none"
 ENGINES = (AUTO, LIBRARY, PROGRAM_ENGINE, NONE)
+OPEN_S = 60.0  # attaching to the driver takes seconds on a machine with many GPUs
 
 
 def choose(engine: str, commands: Commands, *, driver: Path = KERNEL_DRIVER) -> CudaDriver:
     """The driver of that name, or with `auto` what is there; raises SetupError for one that is not.
 
+    Nothing is tried; see `opened`.
+    """
+    return _candidates(engine, commands, driver)[0]
+
+
+async def opened(
+    engine: str, commands: Commands, *, driver: Path = KERNEL_DRIVER, within_s: float = OPEN_S
+) -> CudaDriver:
+    """As `choose`, but tried, each for `within_s`; with `auto` what cannot be used is passed over.
+
+    Where nothing can, it is one without an engine that says why. Raises SetupError for one that was
+    wanted by name and cannot be used.
+    """
+    *usable, nothing = _candidates(engine, commands, driver)
+    troubles: list[str] = []
+    for each in usable:
+        try:
+            await each.open(deadline_s=within_s)
+        except DriverError as error:
+            await each.close()
+            if engine != AUTO:
+                told = f"GPU state cannot be saved through the {engine}: {error.what}"
+                raise SetupError(told, advice=error.advice, details=error.details) from None
+            troubles.append(f"{each.engine}: {error.what}")
+        else:
+            return each
+    return NoCuda("; ".join(troubles)) if troubles else nothing
+
+
+def _candidates(engine: str, commands: Commands, driver: Path) -> tuple[CudaDriver, ...]:
+    """What could be used, the best first, and at the end what can do nothing and says why.
+
     The library goes first: it attaches to the driver once, the program at every call, which takes
     seconds on a machine with many GPUs.
     """
-    program, bindings = shutil.which(PROGRAM, path=_path()), _has_bindings()
-    if engine == AUTO and not driver.exists():
-        return NoCuda("this node has no NVIDIA driver")
-    if engine == LIBRARY or (engine == AUTO and bindings):
-        if not bindings:
-            raise SetupError("cuda-bindings is not installed", advice="pip install 'allstop[gpu]'")
-        return LibraryCuda()
-    if engine == PROGRAM_ENGINE or (engine == AUTO and program is not None):
-        if program is None:
-            raise SetupError(f"there is no {PROGRAM} in PATH", advice="it comes with the driver")
-        return ProgramCuda(commands, program)
     if engine == NONE:
-        return NoCuda("GPU ranks were switched off with --gpu-engine none")
-    return NoCuda(f"neither cuda-bindings (pip install 'allstop[gpu]') nor {PROGRAM} is there")
+        return (NoCuda("GPU ranks were switched off with --gpu-engine none"),)
+    if engine == AUTO and not driver.exists():
+        return (NoCuda("this node has no NVIDIA driver"),)
+    program, bindings = shutil.which(PROGRAM, path=_path()), _has_bindings()
+    if engine == LIBRARY and not bindings:
+        raise SetupError("cuda-bindings is not installed", advice="pip install 'allstop[gpu]'")
+    if engine == PROGRAM_ENGINE and program is None:
+        raise SetupError(f"there is no {PROGRAM} in PATH", advice="it comes with the driver")
+    found: list[CudaDriver] = []
+    if bindings and engine in (AUTO, LIBRARY):
+        found.append(LibraryCuda())
+    if program is not None and engine in (AUTO, PROGRAM_ENGINE):
+        found.append(ProgramCuda(commands, program))
+    why = f"neither cuda-bindings (pip install 'allstop[gpu]') nor {PROGRAM} is there"
+    return (*found, NoCuda(why))
 
 
 def _path() -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from coordinator.core.errors import DriverError
 from worker_shim.cuda.port import CudaState, GpuProcess
-from worker_shim.cuda.results import refusal
+from worker_shim.cuda.results import no_map, refusal
 from worker_shim.process.port import Tree
 
 ILLEGAL_STATE, INVALID_VALUE, NOT_INITIALIZED, NOT_READY = 401, 1, 3, 600
@@ -22,6 +22,7 @@ class Held:
     state: CudaState = CudaState.RUNNING
     working: bool = False  # a lock waits for the end of that
     alive: bool = True
+    among: frozenset[str] = frozenset()  # devices of the node where it was saved; empty: not known
 
 
 @dataclass
@@ -32,8 +33,14 @@ class FakeCuda:
     held: dict[int, Held] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)  # result of a call by its name
     hangs: set[str] = field(default_factory=set)  # calls that never end
+    idle: frozenset[str] = frozenset()  # devices of the node that nobody uses
     done: list[tuple[str, int]] = field(default_factory=list)  # calls that did something, in order
     engine: str = "fake"
+    moves: bool = True
+    trouble: str = ""
+
+    async def open(self, *, deadline_s: float) -> None:
+        """It is there."""
 
     def holders(self, tree: Tree) -> tuple[int, ...]:
         """Those of the tree that are not CHECKPOINTED."""
@@ -71,7 +78,8 @@ class FakeCuda:
     async def checkpoint(self, process: GpuProcess, *, deadline_s: float) -> None:
         """LOCKED to CHECKPOINTED."""
         doing = f"the checkpoint of process {process.pid}"
-        await self._begin("checkpoint", doing, process, deadline_s, CudaState.LOCKED)
+        held = await self._begin("checkpoint", doing, process, deadline_s, CudaState.LOCKED)
+        held.among = self.idle | {each.device for each in self.held.values()}
         self._becomes("checkpoint", process, CudaState.CHECKPOINTED)
 
     async def restore(
@@ -79,8 +87,10 @@ class FakeCuda:
     ) -> None:
         """CHECKPOINTED to LOCKED, on the device that the map names."""
         doing = f"the restore of process {process.pid}"
+        if devices and not self.moves:
+            raise no_map(doing)
         held = await self._begin("restore", doing, process, deadline_s, CudaState.CHECKPOINTED)
-        if devices and held.device not in devices:
+        if devices and not (held.among | {held.device}) <= devices.keys():
             raise refusal(doing, INVALID_VALUE, "", changed=True)
         held.device = devices.get(held.device, held.device)
         self._becomes("restore", process, CudaState.LOCKED)

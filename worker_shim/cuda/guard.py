@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from coordinator.core.errors import DriverError
+from worker_shim.cuda.devices import has_device
 from worker_shim.cuda.port import GpuProcess
 from worker_shim.cuda.results import OPERATING_SYSTEM
 from worker_shim.process.proc import read_stat
@@ -28,17 +30,48 @@ async def require_survived(process: GpuProcess, doing: str, code: int) -> None:
         await asyncio.sleep(DYING_POLL_S)
 
 
+def is_there(process: GpuProcess) -> bool:
+    """Whether it has not ended."""
+    stat = read_stat(process.pid)
+    return stat is not None and stat.start_ticks == process.start_ticks and stat.state not in "ZX"
+
+
 def require_alive(process: GpuProcess, doing: str, *, after: bool = False) -> None:
     """Raise DriverError where the process has ended or its pid is another's.
 
     `after`: the driver was told already.
     """
-    stat = read_stat(process.pid)
-    if stat is not None and stat.start_ticks == process.start_ticks and stat.state not in "ZX":
+    if is_there(process):
         return
+    stat = read_stat(process.pid)
     ended = "has ended" if stat is None or stat.state in "ZX" else "is another process by now"
     raise DriverError(
         f"{doing}: process {process.pid} {ended}",
         advice="look at the end of the worker's output; restore the last snapshot",
         definite=not after,
     )
+
+
+class Unclear:
+    """Processes of which the driver did not say whether they have GPU state.
+
+    One that has a device open is an error at once. Others are only where nobody has GPU state: most
+    of a tree has nothing to do with CUDA, and versions differ in what they say of such.
+    """
+
+    def __init__(self, device_prefix: str) -> None:
+        self._device_prefix = device_prefix
+        self._errors: list[DriverError] = []
+
+    def add(self, process: GpuProcess, error: DriverError) -> None:
+        """What came instead of an answer; raises it where it cannot be passed over."""
+        if not is_there(process):
+            return
+        if has_device(process.pid, self._device_prefix):
+            raise error
+        self._errors.append(error)
+
+    def require_some(self, found: Sequence[GpuProcess]) -> None:
+        """Raise the first of them where no process with GPU state was found."""
+        if self._errors and not found:
+            raise self._errors[0]

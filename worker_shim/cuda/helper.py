@@ -4,6 +4,7 @@ Started as `python -m worker_shim.cuda.helper`. Calls may hang or kill their cal
 made neither in the shim, which answers a coordinator, nor in a rank. Requests are carried out one
 after another. It holds no context, so no device memory; it ends with its standard input.
 
+    (its first word)                                  {"result": 0, "version": 13000, "moves": true}
     {"call": "state", "pid": 1000}                    {"result": 0, "value": 1}
     {"call": "lock", "pid": 1000, "timeout_ms": 500}  {"result": 600, "words": "device not ready"}
     {"call": "restore", "pid": 1000, "devices": [["GPU-…", "GPU-…"]]}
@@ -12,11 +13,24 @@ after another. It holds no context, so no device memory; it ends with its standa
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
+import re
 import sys
 import uuid
 from collections.abc import Callable
 from typing import Any
+
+MAP_VERSION = 13000  # of the driver API, the first whose restore takes a map
+NEEDED = (
+    "cuCheckpointProcessGetState",
+    "cuCheckpointProcessGetRestoreThreadId",
+    "cuCheckpointProcessLock",
+    "cuCheckpointProcessCheckpoint",
+    "cuCheckpointProcessRestore",
+    "cuCheckpointProcessUnlock",
+)
+_UNKNOWN = re.compile(r"(\d+) is not a valid (CUprocessState|CUresult)")
 
 
 def main() -> int:
@@ -26,7 +40,7 @@ def main() -> int:
     except Exception as error:
         answer({"error": f"{type(error).__name__}: {error}"})
         return 1
-    answer({"result": 0, "version": calls.version})
+    answer({"result": 0, "version": calls.version, "moves": calls.moves})
     for line in sys.stdin:
         request = json.loads(line)
         try:
@@ -45,17 +59,24 @@ def answer(fields: dict[str, Any]) -> None:
 class Calls:
     """The driver API, initialised once."""
 
-    def __init__(self) -> None:
-        """Raise where there is no driver, or it has no checkpointing."""
-        from cuda.bindings import driver
+    def __init__(self, driver: Any = None) -> None:
+        """Raise where there is no driver, or these bindings have no checkpointing.
 
-        self._driver: Any = driver
+        `driver`: the module of the bindings; None: the one that is installed.
+        """
+        if driver is None:
+            driver = importlib.import_module("cuda.bindings.driver")
+        self._driver = driver
+        missing = [name for name in NEEDED if not hasattr(driver, name)]
+        if missing:
+            raise RuntimeError(f"these cuda-bindings lack {missing[0]}")
         (result,) = driver.cuInit(0)
         if int(result):
             raise RuntimeError(f"cuInit: {self._words(result)}")
         result, self.version = driver.cuDriverGetVersion()
         if int(result):
             raise RuntimeError(f"cuDriverGetVersion: {self._words(result)}")
+        self.moves = self.version >= MAP_VERSION and self._bindings_map()
         self._by_name: dict[str, Callable[[int, dict[str, Any]], tuple[Any, ...]]] = {
             "state": lambda pid, _: driver.cuCheckpointProcessGetState(pid),
             "thread": lambda pid, _: driver.cuCheckpointProcessGetRestoreThreadId(pid),
@@ -67,10 +88,18 @@ class Calls:
 
     def carry_out(self, request: dict[str, Any]) -> dict[str, Any]:
         """One call and what came of it."""
-        result, *values = self._by_name[request["call"]](request["pid"], request)
+        try:
+            result, *values = self._by_name[request["call"]](request["pid"], request)
+        except (ValueError, KeyError) as error:
+            return _without_name(error)
         if int(result):
             return {"result": int(result), "words": self._words(result)}
         return {"result": 0, "value": int(values[0]) if values else 0}
+
+    def _bindings_map(self) -> bool:
+        """Bindings of CUDA 12 lack the field, and some of 13 the class of a pair."""
+        arguments = getattr(self._driver, "CUcheckpointRestoreArgs", None)
+        return hasattr(arguments, "gpuPairs") and hasattr(self._driver, "CUcheckpointGpuPair")
 
     def _lock(self, pid: int, request: dict[str, Any]) -> tuple[Any, ...]:
         arguments = self._driver.CUcheckpointLockArgs()
@@ -79,10 +108,12 @@ class Calls:
         return made
 
     def _restore(self, pid: int, request: dict[str, Any]) -> tuple[Any, ...]:
-        arguments = self._driver.CUcheckpointRestoreArgs()
-        pairs = [self._pair(old, new) for old, new in request["devices"]]
-        arguments.gpuPairs = pairs
-        arguments.gpuPairsCount = len(pairs)
+        arguments = None
+        if request["devices"]:
+            pairs = [self._pair(old, new) for old, new in request["devices"]]
+            arguments = self._driver.CUcheckpointRestoreArgs()
+            arguments.gpuPairs = pairs
+            arguments.gpuPairsCount = len(pairs)
         made: tuple[Any, ...] = self._driver.cuCheckpointProcessRestore(pid, arguments)
         return made
 
@@ -100,6 +131,20 @@ class Calls:
     def _words(self, result: Any) -> str:
         _, words = self._driver.cuGetErrorString(result)
         return words.decode() if words else f"result {int(result)}"
+
+
+def _without_name(error: ValueError | KeyError) -> dict[str, Any]:
+    """What the driver said where it is newer than the bindings, which have no name for it.
+
+    They raise ValueError then, of the enum; some look results up in a dictionary.
+    """
+    unknown = _UNKNOWN.search(str(error))
+    if unknown is not None and unknown[2] == "CUprocessState":
+        return {"result": 0, "value": int(unknown[1])}
+    number = int(unknown[1]) if unknown is not None else error.args[0]
+    if not isinstance(number, int):
+        raise error
+    return {"result": number, "words": f"result {number}"}
 
 
 if __name__ == "__main__":

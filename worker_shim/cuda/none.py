@@ -14,10 +14,15 @@ class NoCuda:
     """Says why whatever has a device open cannot be saved here."""
 
     engine = ""
+    moves = False
 
     def __init__(self, why: str = "this node has no CUDA driver") -> None:
         """`why` goes into every refusal."""
-        self._why = why
+        self.trouble = why
+
+    async def open(self, *, deadline_s: float) -> None:
+        """Refused."""
+        raise self._refusal("GPU state cannot be saved")
 
     def holders(self, tree: Tree) -> tuple[int, ...]:
         """Pids with an open NVIDIA device."""
@@ -55,4 +60,6 @@ class NoCuda:
         """Nothing runs."""
 
     def _refusal(self, what: str) -> DriverError:
-        return DriverError(f"{what}: {self._why}", advice="install the NVIDIA driver, 570 or newer")
+        return DriverError(
+            f"{what}: {self.trouble}", advice="install the NVIDIA driver, 570 or newer"
+        )

@@ -46,6 +46,14 @@ class CudaDriver(Protocol):
     """
 
     engine: str  # library, program; empty: it can do nothing
+    trouble: str  # why it can do nothing
+
+    @property
+    def moves(self) -> bool:
+        """Whether `restore` takes a map; known once `open` has ended."""
+
+    async def open(self, *, deadline_s: float) -> None:
+        """Reach the driver; DriverError says why it cannot be used. Other calls do it by need."""
 
     def holders(self, tree: Tree) -> tuple[int, ...]:
         """Pids of the tree that have an NVIDIA device open, GPU state or not. Does not block."""
@@ -71,10 +79,11 @@ class CudaDriver(Protocol):
         """Put device memory back; LOCKED after it. Waits for ever while the process is stopped.
 
         `devices`: UUID at the checkpoint to UUID now, of every device; empty when none has changed.
+        A map where there is none of `moves` is refused before the driver is asked.
         """
 
     async def unlock(self, process: GpuProcess, *, deadline_s: float) -> None:
         """Let it work again."""
 
     async def close(self) -> None:
-        """End what this driver has running; it starts again when it is used again."""
+        """End what this driver has running, also a call; it starts again when it is used again."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from coordinator.core.errors import DriverError
 
 SUCCESS, OPERATING_SYSTEM, NOT_READY = 0, 304, 600
+WITHOUT_CUDA = (1, 3)  # INVALID_VALUE, NOT_INITIALIZED: what is said of a process without CUDA
 
 
 @dataclass(frozen=True)
@@ -73,4 +74,13 @@ def refusal(doing: str, code: int, said: str, *, changed: bool) -> DriverError:
         advice=known.advice if known else "look the result up in the CUDA driver API",
         definite=not changed,
         details=(f"result {code}",),
+    )
+
+
+def no_map(doing: str) -> DriverError:
+    """The refusal of a map where a restore takes none."""
+    return DriverError(
+        f"{doing}: device memory can be put back onto the same GPUs only",
+        advice="driver 580 or newer can move it, by cuda-bindings 13 or its own cuda-checkpoint; "
+        "or restore where the same GPUs are",
     )

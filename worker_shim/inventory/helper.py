@@ -27,7 +27,7 @@ REFUSED = (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError)
 
 
 def main(drivers: Path, kernel_log: Path) -> dict[str, Any]:
-    """The whole inventory; `trouble` says why it is not whole."""
+    """The whole inventory; `unseen` says why these are not all GPUs."""
     pynvml.nvmlInit()
     logged = xids(kernel_log)
     looked: dict[str, None] = {"kernel_log": None} if logged is not None else {}
@@ -49,7 +49,7 @@ def main(drivers: Path, kernel_log: Path) -> dict[str, Any]:
         "cuda": _cuda(_ask(pynvml.nvmlSystemGetCudaDriverVersion) or 0),
         "looked": list(looked),
         "gpus": gpus,
-        "trouble": _unseen(count, drivers),
+        "unseen": _unseen(gpus, drivers),
     }
     pynvml.nvmlShutdown()
     return found
@@ -154,18 +154,16 @@ def _link(gpus: list[dict[str, Any]], handles: list[Any]) -> None:
         gpu["links"].sort()
 
 
-def _unseen(count: int, drivers: Path) -> str:
-    """Whether the kernel's driver has GPUs that are kept from this container."""
+def _unseen(gpus: list[dict[str, Any]], drivers: Path) -> str:
+    """Why a map could not name all GPUs: some are kept from this container, or do not answer."""
+    told = [f"GPU {gpu['index']} did not tell its UUID" for gpu in gpus if not gpu.get("uuid")]
     try:
         there = sum(1 for _ in (drivers / "gpus").iterdir())
     except OSError:
-        return ""
-    if there <= count:
-        return ""
-    return (
-        f"the kernel's driver has {there} GPUs and {count} can be seen here, while a GPU map has "
-        "to name them all: give the container every GPU"
-    )
+        there = 0
+    if there > len(gpus):
+        told.insert(0, f"the kernel's driver has {there} GPUs and {len(gpus)} can be seen")
+    return "; ".join(told)
 
 
 def _cuda(number: int) -> str:

@@ -76,6 +76,7 @@ class _Printed(msgspec.Struct):
     """What the helper prints."""
 
     trouble: str = ""
+    unseen: str = ""
     driver: str = ""
     cuda: str = ""
     looked: list[str] = []
@@ -87,9 +88,10 @@ class Inventory:
     """The GPUs as one look has found them; without a driver all of it is empty."""
 
     gpus: tuple[Gpu, ...] = ()
+    unseen: str = ""  # why these are not all that the kernel's driver has; empty: they are
     driver: str = ""
     cuda_version: str = ""
-    trouble: str = ""  # why this is not all, or not new
+    trouble: str = ""  # why this is not new
     looked: tuple[str, ...] = ()  # at what, for `Gpu.sick`
     held: Mapping[str, Mapping[int, int]] = field(default_factory=dict)  # UUID: bytes by pid
     began_s: float = 0.0  # on the monotonic clock; 0: nobody has looked yet
@@ -156,6 +158,21 @@ class GpuInventory:
             await self.look(wait_s=WAIT_S)
         return self.current
 
+    async def since(self, moment_s: float, *, wait_s: float) -> Inventory | None:
+        """A look that began after a moment of the monotonic clock; None: there is none in time.
+
+        A driver that did not answer the last time is not waited for.
+        """
+        if self.current.trouble:
+            return None
+        until_s = time.monotonic() + wait_s
+        for _ in range(2):  # one that is under way may have begun before
+            left_s = until_s - time.monotonic()
+            if self.current.began_s < moment_s and left_s > 0:
+                await asyncio.wait({self._begin()}, timeout=left_s)
+        seen = self.current
+        return seen if seen.began_s >= moment_s and not seen.trouble else None
+
     def look_now_and_then(self) -> None:
         """Begin a look when the last one is old, and return at once."""
         if self._looks and time.monotonic() - self.current.ended_s >= INTERVAL_S:
@@ -207,6 +224,7 @@ class GpuInventory:
 def _taken(printed: _Printed) -> Inventory:
     return Inventory(
         gpus=tuple(seen.gpu() for seen in printed.gpus),
+        unseen=printed.unseen,
         driver=printed.driver,
         cuda_version=printed.cuda,
         trouble=printed.trouble,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from coordinator.core.model import GpuHeld, ProgramFile
 from coordinator.telemetry.version import own_version
-from worker_shim.inventory.inventory import GpuInventory, Inventory
+from worker_shim.inventory.inventory import Inventory
 
-NOW = float("inf")
 SITES_MAX = 16  # directories of packages that are looked into
 VERSIONS_MAX = 32
 
@@ -26,30 +27,44 @@ _LIBRARIES = (
     ("libcufft.so", "nvidia_cufft", "cufft"),
     ("libnvshmem_host.so", "nvidia_nvshmem_", "nvshmem"),
 )
+# packages whose code is Python for the most part, so that no file of theirs need be mapped; their
+# versions are those installed beside what is
+_MODELS = frozenset(
+    (
+        *("accelerate", "bitsandbytes", "deepspeed", "diffusers", "flash_attn", "lightning"),
+        *("megatron_core", "peft", "pytorch_lightning", "ray", "sglang", "torchtitan"),
+        *("transformer_engine", "transformers", "triton", "trl", "vllm", "xformers"),
+    )
+)
+_ENGINES = {"library": "cuda-bindings"}  # the program prints no version
+_SITE = re.compile(r".*-packages(?=/)")
 _WHEEL = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)\.dist-info")
 _SONAME = re.compile(r"\.so\.(?P<version>\d+(?:\.\d+)+)$")
 
 
 def gpu_facts(
-    inventory: GpuInventory | None,
+    seen: Inventory | None,
     gpu_pids: Sequence[int],
     programs: Iterable[ProgramFile],
     *,
-    before_s: float = NOW,
+    engine: str = "",
 ) -> dict[str, Any]:
     """Fields of a `WorkerRecord` by name: `replace(record, **gpu_facts(...))`.
 
-    `gpu_pids`: processes with GPU state; without any, only versions are kept. `programs`: files
-    that the tree has mapped. `before_s`: on the monotonic clock, when the worker was held; what was
-    seen later tells nothing of its memory, which is off the GPUs once it is saved.
+    `seen`: of a look before their memory was saved, after which it is off the GPUs; None: nobody
+    looks. `gpu_pids`: processes with GPU state; without any, only versions are kept. `programs`:
+    files that the tree has mapped. `engine`: what saved the device memory.
     """
-    facts: dict[str, Any] = {"versions": versions_of(file.path for file in programs)}
-    if inventory is None or not gpu_pids:
+    versions = versions_of(file.path for file in programs)
+    if not gpu_pids:
+        return {"versions": versions}
+    facts = {"versions": (*engine_versions(engine), *versions), "gpu_engine": engine}
+    if seen is None:
         return facts
-    seen = inventory.before(before_s)
     return {
         **facts,
         "gpus": seen.gpus,
+        "gpus_unseen": seen.unseen,
         "gpu_driver": seen.driver,
         "cuda_version": seen.cuda_version,
         "gpu_held": held_by(seen, frozenset(gpu_pids)),
@@ -79,35 +94,59 @@ def _on(held: Mapping[str, Mapping[int, int]], uuid: str) -> Iterable[tuple[int,
     return held.get(uuid, {}).items()
 
 
+def engine_versions(engine: str) -> tuple[str, ...]:
+    """`cuda-bindings 13.0.3`, where the engine has a version to tell."""
+    package = _ENGINES.get(engine, "")
+    try:
+        return (f"{package} {metadata.version(package)}",) if package else ()
+    except metadata.PackageNotFoundError:
+        return ()
+
+
 def versions_of(mapped: Iterable[str]) -> tuple[str, ...]:
-    """`torch 2.13.0`, `nccl 2.30.7` … of mapped libraries, by their wheels or their own names."""
+    """`torch 2.13.0`, `nccl 2.30.7` … of mapped libraries, by their wheels or their own names.
+
+    And of packages that work with models, as they are installed beside those.
+    """
     found: dict[str, str] = {}
-    wheels: dict[Path, list[str]] = {}
+    wheels: dict[str, dict[str, str]] = {}
     for path in sorted(mapped):
+        beside = _wheels_beside(path, wheels)
         for file, wheel, name in _LIBRARIES:
             if Path(path).name.startswith(file) and name not in found:
-                version = _by_wheel(path, wheel, wheels) or _by_name(path)
+                version = _by_wheel(beside, wheel) or _by_name(path)
                 if version:
                     found[name] = version
+    for installed in wheels.values():
+        for wheel, version in installed.items():
+            name = wheel.lower().replace("-", "_")
+            if name in _MODELS:
+                found.setdefault(name.replace("_", "-"), version)
     told = [f"{name} {version}" for name, version in sorted(found.items())]
     return (*told[: VERSIONS_MAX - 1], f"allstop {own_version()}")
 
 
-def _by_wheel(path: str, wheel: str, wheels: dict[Path, list[str]]) -> str:
-    """From `NAME-VERSION.dist-info` beside the package that the library is part of."""
-    site = next((each for each in Path(path).parents if each.name.endswith("-packages")), None)
-    if site is None or (site not in wheels and len(wheels) >= SITES_MAX):
-        return ""
+def _by_wheel(installed: Mapping[str, str], wheel: str) -> str:
+    """The version of the package whose name begins so."""
+    return next((v for name, v in installed.items() if f"{name}-".startswith(wheel)), "")
+
+
+def _wheels_beside(path: str, wheels: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Versions by name of `NAME-VERSION.dist-info` in the directory of packages of a file.
+
+    Each directory is read once, and kept in `wheels`.
+    """
+    match = _SITE.match(path)
+    if match is None or (match[0] not in wheels and len(wheels) >= SITES_MAX):
+        return {}
+    site = match[0]
     if site not in wheels:
         try:
-            wheels[site] = [each.name for each in site.iterdir() if each.suffix == ".dist-info"]
+            names = [_WHEEL.fullmatch(name) for name in sorted(os.listdir(site))]
         except OSError:
-            wheels[site] = []
-    for name in wheels[site]:
-        match = _WHEEL.fullmatch(name)
-        if match is not None and f"{match['name']}-".startswith(wheel):
-            return match["version"]
-    return ""
+            names = []
+        wheels[site] = {found["name"]: found["version"] for found in names if found is not None}
+    return wheels[site]
 
 
 def _by_name(path: str) -> str:

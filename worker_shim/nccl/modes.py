@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.core.fit import version_of
+from coordinator.core.versions import version_of
 from worker_shim.cuda.devices import KERNEL_DRIVER, kernel_driver
 from worker_shim.hook.communicators import MODE_VARIABLE, REBUILD
 from worker_shim.process.proc import read_environment

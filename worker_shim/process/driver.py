@@ -108,8 +108,8 @@ class LinuxProcessDriver:
         return await watches.end(tree)
 
     async def go_on(self, root_pid: int) -> None:
-        """SIGCONT the whole tree, children first; no error when it is gone."""
-        for process in reversed(proc.look(root_pid).processes):
+        """SIGCONT the whole tree, children first, or what is left of it once the root has ended."""
+        for process in reversed(proc.look(root_pid).processes or self.left(root_pid).processes):
             proc.send(process, signal.SIGCONT)
 
     def terminate(self, root_pid: int) -> None:
@@ -140,6 +140,11 @@ class LinuxProcessDriver:
                 raise _does_not_end(left, deadline_s)
             grown = _end_next(root_pid, left, told)
             await asyncio.sleep(0 if grown else POLL_S)
+
+    def left(self, root_pid: int) -> Tree:
+        """What lives of the processes last seen below a root that has ended."""
+        below = (each for each in self._members.get(root_pid, ()) if each.pid != root_pid)
+        return Tree(tuple(filter(_lives, below)))
 
     async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
         """SIGKILL what was last seen below a root that has ended, until every pid of it is free.
@@ -272,7 +277,7 @@ def _end_next(root_pid: int, left: list[TreeProcess], told: set[tuple[int, int]]
 
 def _lives(process: TreeProcess) -> bool:
     stat = proc.read_stat(process.pid)
-    return stat is not None and stat.state not in "ZX"
+    return stat is not None and stat.start_ticks == process.start_ticks and stat.state not in "ZX"
 
 
 def _does_not_stop(processes: list[TreeProcess], waited_s: float) -> DriverError:

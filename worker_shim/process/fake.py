@@ -90,6 +90,10 @@ class FakeProcessDriver:
         if root_pid in self.trees:
             await self.end(root_pid, -9)
 
+    def left(self, root_pid: int) -> Tree:
+        """Nothing."""
+        return Tree()
+
     async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
         """Nothing is left of a tree that has ended."""
 

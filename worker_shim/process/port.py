@@ -87,13 +87,16 @@ class ProcessDriver(Protocol):
         """
 
     async def go_on(self, root_pid: int) -> None:
-        """SIGCONT the whole tree; no error when it is gone."""
+        """SIGCONT the whole tree, or what is left of it where the root has ended."""
 
     def terminate(self, root_pid: int) -> None:
         """SIGTERM to the root's process group, as torchrun sends it; no error when it is gone."""
 
     async def kill(self, root_pid: int, *, deadline_s: float) -> None:
         """SIGKILL the whole tree and wait until it is reaped; no error when it is gone."""
+
+    def left(self, root_pid: int) -> Tree:
+        """What lives of the processes last seen below a root that has ended."""
 
     async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
         """SIGKILL and reap what was last seen below a root that has ended.

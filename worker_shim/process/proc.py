@@ -28,6 +28,28 @@ class Stat:
     start_ticks: int
 
 
+@dataclass(frozen=True)
+class Memory:
+    """What a process has in memory and in swap."""
+
+    resident_bytes: int = 0
+    anonymous_bytes: int = 0  # of these: of its own, not of files or shared
+    swapped_bytes: int = 0
+
+    @property
+    def own_bytes(self) -> int:
+        """What only its images can keep."""
+        return self.anonymous_bytes + self.swapped_bytes
+
+
+def memory_of(pid: int) -> Memory:
+    """As /proc/PID/status tells; nothing for one that has gone."""
+    fields = (line.partition(b":") for line in _read(f"/proc/{pid}/status").splitlines())
+    told = {name: value for name, _, value in fields}
+    names = (b"VmRSS", b"RssAnon", b"VmSwap")
+    return Memory(*(int(told[name].split()[0]) * 1024 if name in told else 0 for name in names))
+
+
 def read_stat(pid: int, tid: int | None = None) -> Stat | None:
     """State of a process, or of one task of it."""
     path = f"/proc/{pid}/stat" if tid is None else f"/proc/{pid}/task/{tid}/stat"

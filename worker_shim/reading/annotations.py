@@ -58,6 +58,7 @@ def _of_record(record: WorkerRecord) -> dict[str, str]:
         f"{OURS}.ranks": ",".join(str(rank.rank) for rank in record.ranks),
         f"{OURS}.gpu.driver": record.gpu_driver,
         f"{OURS}.gpu.cuda": record.cuda_version,
+        f"{OURS}.gpu.engine": record.gpu_engine,
         f"{OURS}.gpu.pids": ",".join(str(pid) for pid in record.gpu_pids),
         f"{OURS}.gpu.bytes": str(record.gpu_bytes) if record.gpu_pids else "",
         f"{OURS}.nccl": record.nccl,

@@ -193,18 +193,20 @@ class PlanRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., snapshot: _Optional[str] = ..., explain: _Optional[bool] = ..., cold_start: _Optional[bool] = ..., old_addresses: _Optional[_Union[_records_pb2.OldAddresses, str]] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("plan", "refused", "failure", "unseen", "fits")
+    __slots__ = ("plan", "refused", "failure", "unseen", "fits", "restore_refused")
     PLAN_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     UNSEEN_FIELD_NUMBER: _ClassVar[int]
     FITS_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_REFUSED_FIELD_NUMBER: _ClassVar[int]
     plan: _records_pb2.Plan
     refused: _containers.RepeatedCompositeFieldContainer[_records_pb2.NodeReasons]
     failure: _records_pb2.Failure
     unseen: str
     fits: _containers.RepeatedCompositeFieldContainer[_records_pb2.NodeFit]
-    def __init__(self, plan: _Optional[_Union[_records_pb2.Plan, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., unseen: _Optional[str] = ..., fits: _Optional[_Iterable[_Union[_records_pb2.NodeFit, _Mapping]]] = ...) -> None: ...
+    restore_refused: _containers.RepeatedCompositeFieldContainer[_records_pb2.NodeReasons]
+    def __init__(self, plan: _Optional[_Union[_records_pb2.Plan, _Mapping]] = ..., refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ..., failure: _Optional[_Union[_records_pb2.Failure, _Mapping]] = ..., unseen: _Optional[str] = ..., fits: _Optional[_Iterable[_Union[_records_pb2.NodeFit, _Mapping]]] = ..., restore_refused: _Optional[_Iterable[_Union[_records_pb2.NodeReasons, _Mapping]]] = ...) -> None: ...
 
 class ActionEvent(_message.Message):
     __slots__ = ("action", "elapsed_ms", "state", "reason", "awaited", "expected", "done_bytes", "total_bytes", "last", "failure", "attempt", "snapshot", "restore", "unnamed", "cleaned")

@@ -329,7 +329,7 @@ class GpuHeld(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., held_bytes: _Optional[int] = ...) -> None: ...
 
 class NodeFacts(_message.Message):
-    __slots__ = ("node", "address", "architecture", "kernel", "cpu_model", "cpu_flags", "criu_version", "memory_bytes", "memory_free_bytes", "staging_free_bytes", "store", "shim_version", "boot_id", "files", "gpus", "gpu_driver", "cuda_version", "gpu_trouble", "gpu_engine", "gpu_looked")
+    __slots__ = ("node", "address", "architecture", "kernel", "cpu_model", "cpu_flags", "criu_version", "memory_bytes", "memory_free_bytes", "staging_free_bytes", "store", "shim_version", "boot_id", "files", "gpus", "gpus_unseen", "gpu_driver", "cuda_version", "gpu_trouble", "gpu_engine", "gpu_looked", "gpu_no_map")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -345,11 +345,13 @@ class NodeFacts(_message.Message):
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_UNSEEN_FIELD_NUMBER: _ClassVar[int]
     GPU_DRIVER_FIELD_NUMBER: _ClassVar[int]
     CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
     GPU_TROUBLE_FIELD_NUMBER: _ClassVar[int]
     GPU_ENGINE_FIELD_NUMBER: _ClassVar[int]
     GPU_LOOKED_FIELD_NUMBER: _ClassVar[int]
+    GPU_NO_MAP_FIELD_NUMBER: _ClassVar[int]
     node: str
     address: str
     architecture: str
@@ -365,12 +367,14 @@ class NodeFacts(_message.Message):
     boot_id: str
     files: _containers.RepeatedCompositeFieldContainer[ProgramFile]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    gpus_unseen: str
     gpu_driver: str
     cuda_version: str
     gpu_trouble: str
     gpu_engine: str
     gpu_looked: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., gpu_trouble: _Optional[str] = ..., gpu_engine: _Optional[str] = ..., gpu_looked: _Optional[_Iterable[str]] = ...) -> None: ...
+    gpu_no_map: bool
+    def __init__(self, node: _Optional[str] = ..., address: _Optional[str] = ..., architecture: _Optional[str] = ..., kernel: _Optional[str] = ..., cpu_model: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., criu_version: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., memory_free_bytes: _Optional[int] = ..., staging_free_bytes: _Optional[int] = ..., store: _Optional[str] = ..., shim_version: _Optional[str] = ..., boot_id: _Optional[str] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpus_unseen: _Optional[str] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., gpu_trouble: _Optional[str] = ..., gpu_engine: _Optional[str] = ..., gpu_looked: _Optional[_Iterable[str]] = ..., gpu_no_map: _Optional[bool] = ...) -> None: ...
 
 class RankState(_message.Message):
     __slots__ = ("rank", "local_rank", "pid", "boundary", "parked", "no_steps")
@@ -433,7 +437,7 @@ class Endpoint(_message.Message):
     def __init__(self, local_address: _Optional[str] = ..., local_port: _Optional[int] = ..., remote_address: _Optional[str] = ..., remote_port: _Optional[int] = ...) -> None: ...
 
 class WorkerRecord(_message.Message):
-    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpu_pids", "gpu_bytes", "gpu_driver", "cuda_version", "nccl", "versions", "gpu_held", "named", "stored_bytes", "shared_bytes", "files", "partial_files", "troubles")
+    __slots__ = ("job", "worker", "node", "address", "root_pid", "highest_pid", "ranks", "image_bytes", "memory_bytes", "manifest", "manifest_digest", "connections", "programs", "architecture", "cpu_flags", "kernel", "criu_version", "store", "held_ms", "dump_ms", "command", "gpus", "gpus_unseen", "gpu_pids", "gpu_bytes", "gpu_driver", "gpu_engine", "cuda_version", "nccl", "versions", "gpu_held", "named", "stored_bytes", "shared_bytes", "files", "partial_files", "troubles")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -456,9 +460,11 @@ class WorkerRecord(_message.Message):
     DUMP_MS_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_UNSEEN_FIELD_NUMBER: _ClassVar[int]
     GPU_PIDS_FIELD_NUMBER: _ClassVar[int]
     GPU_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPU_DRIVER_FIELD_NUMBER: _ClassVar[int]
+    GPU_ENGINE_FIELD_NUMBER: _ClassVar[int]
     CUDA_VERSION_FIELD_NUMBER: _ClassVar[int]
     NCCL_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -491,9 +497,11 @@ class WorkerRecord(_message.Message):
     dump_ms: int
     command: _containers.RepeatedScalarFieldContainer[str]
     gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
+    gpus_unseen: str
     gpu_pids: _containers.RepeatedScalarFieldContainer[int]
     gpu_bytes: int
     gpu_driver: str
+    gpu_engine: str
     cuda_version: str
     nccl: str
     versions: _containers.RepeatedScalarFieldContainer[str]
@@ -504,7 +512,7 @@ class WorkerRecord(_message.Message):
     files: int
     partial_files: _containers.RepeatedCompositeFieldContainer[FileKept]
     troubles: _containers.RepeatedCompositeFieldContainer[GpuTrouble]
-    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial_files: _Optional[_Iterable[_Union[FileKept, _Mapping]]] = ..., troubles: _Optional[_Iterable[_Union[GpuTrouble, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., worker: _Optional[int] = ..., node: _Optional[str] = ..., address: _Optional[str] = ..., root_pid: _Optional[int] = ..., highest_pid: _Optional[int] = ..., ranks: _Optional[_Iterable[_Union[RankState, _Mapping]]] = ..., image_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., manifest: _Optional[str] = ..., manifest_digest: _Optional[str] = ..., connections: _Optional[_Iterable[_Union[Endpoint, _Mapping]]] = ..., programs: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., architecture: _Optional[str] = ..., cpu_flags: _Optional[_Iterable[str]] = ..., kernel: _Optional[str] = ..., criu_version: _Optional[str] = ..., store: _Optional[str] = ..., held_ms: _Optional[int] = ..., dump_ms: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., gpus_unseen: _Optional[str] = ..., gpu_pids: _Optional[_Iterable[int]] = ..., gpu_bytes: _Optional[int] = ..., gpu_driver: _Optional[str] = ..., gpu_engine: _Optional[str] = ..., cuda_version: _Optional[str] = ..., nccl: _Optional[str] = ..., versions: _Optional[_Iterable[str]] = ..., gpu_held: _Optional[_Iterable[_Union[GpuHeld, _Mapping]]] = ..., named: _Optional[_Iterable[str]] = ..., stored_bytes: _Optional[int] = ..., shared_bytes: _Optional[int] = ..., files: _Optional[int] = ..., partial_files: _Optional[_Iterable[_Union[FileKept, _Mapping]]] = ..., troubles: _Optional[_Iterable[_Union[GpuTrouble, _Mapping]]] = ...) -> None: ...
 
 class GpuTrouble(_message.Message):
     __slots__ = ("uuid", "index", "kind", "code", "count", "source", "fresh")

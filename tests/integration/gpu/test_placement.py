@@ -73,6 +73,7 @@ async def test_a_renewed_driver_and_then_a_lost_node(placed: Placed) -> None:
         assert [gpu.uuid for gpu in worker.gpus] == uuids_of(worker.node)
         assert (worker.gpu_driver, worker.cuda_version) == (DRIVER, "13.0")
         assert any(each.startswith("allstop ") for each in worker.versions)
+        assert (worker.gpu_engine, worker.gpus_unseen) == (placed.engine, "")
 
     placed.has_driver("590.44.01", "n0", "n1", "n3")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -159,8 +160,21 @@ async def test_gpus_that_are_kept_from_a_container(node: NvmlNode) -> None:
     for number in range(3):
         (node.drivers / "gpus" / f"0000:{number:02x}:00.0").mkdir(parents=True)
     found = await seen(node)
-    assert "has 3 GPUs and 2 can be seen" in found.trouble
+    assert (found.unseen, found.trouble) == ("the kernel's driver has 3 GPUs and 2 can be seen", "")
     assert len(found.gpus) == 2
+    assert gpu_facts(found, (41,), ())["gpus_unseen"] == found.unseen
+    (node.drivers / "gpus" / "0000:02:00.0").rmdir()
+    assert (await seen(node)).unseen == ""
+
+
+@pytest.mark.parametrize("question", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"])
+async def test_a_gpu_without_a_name_is_told_as_one_that_no_map_has(
+    node: NvmlNode, question: str
+) -> None:
+    node.has(f"fault {question} 15 1")
+    found = await seen(node)
+    assert (found.unseen, found.trouble) == ("GPU 1 did not tell its UUID", "")
+    assert [gpu.uuid for gpu in found.gpus] == [A, ""]
 
 
 async def test_xids_of_the_kernels_log(node: NvmlNode) -> None:
@@ -207,19 +221,46 @@ async def test_what_is_fresh_is_not_looked_at_again(
     assert len(node.commands.argvs) == 3
 
 
+@pytest.mark.alone  # a time-out is waited for
+async def test_a_look_that_began_after_a_moment(node: NvmlNode) -> None:
+    looker = node.inventory(look_s=2.0)
+    node.has(f"process 41 {2 * GIB}")
+    await looker.look(wait_s=0.01)  # it goes on
+    assert len(node.commands.argvs) == 1
+    assert looker.current.began_s == 0
+    moment_s = time.monotonic()
+    later = await looker.since(moment_s, wait_s=30.0)
+    assert later is not None
+    assert later.began_s >= moment_s
+    assert len(node.commands.argvs) == 2
+    assert later.held == {B: {41: 2 * GIB}}
+    assert await looker.since(moment_s, wait_s=30.0) is later
+    node.has("fault nvmlDeviceGetName hang")
+    assert await looker.since(time.monotonic(), wait_s=0.2) is None
+    assert "did not answer" in (await looker.look()).trouble
+    began_s = time.monotonic()
+    assert await looker.since(began_s, wait_s=30.0) is None, "what fails is not waited for again"
+    assert time.monotonic() - began_s < 1.0
+
+
 async def test_what_a_record_keeps(node: NvmlNode) -> None:
     node.has(f"process 41 {2 * GIB}", f"process 42 {3 * GIB}", free=100 * GIB)
     looker = node.inventory()
     held_at = (await looker.look()).ended_s
     node.has()
     await looker.look()  # the ranks are saved: nothing of theirs is on a GPU
-    facts = gpu_facts(looker, (41, 42), (), before_s=held_at)
+    seen = looker.before(held_at)
+    facts = gpu_facts(seen, (41, 42), (), engine="library")
     assert facts["gpu_held"] == (GpuHeld(B, 5 * GIB),)
     assert [gpu.memory_free_bytes for gpu in facts["gpus"]] == [100 * GIB] * 2
     assert (facts["gpu_driver"], facts["cuda_version"]) == (DRIVER, "13.0")
-    stranger = gpu_facts(looker, (41, 43), (), before_s=held_at)
+    assert (facts["gpu_engine"], facts["gpus_unseen"]) == ("library", "")
+    assert facts["versions"][0] == f"cuda-bindings {metadata.version('cuda-bindings')}"
+    assert len(gpu_facts(seen, (41, 42), (), engine="program")["versions"]) == 1  # it prints none
+    stranger = gpu_facts(seen, (41, 43), ())
     assert stranger["gpu_held"] == ()  # the driver counts pids of another namespace, perhaps
-    assert "gpus" not in gpu_facts(looker, (), ())
+    assert gpu_facts(seen, (), (), engine="library").keys() == {"versions"}
+    assert "gpus" not in gpu_facts(None, (41, 42), ())
 
 
 def test_versions_are_those_of_the_wheels(tmp_path: Path) -> None:
@@ -228,7 +269,9 @@ def test_versions_are_those_of_the_wheels(tmp_path: Path) -> None:
     for file in (*files, "nvidia/cuda_runtime/lib/libcudart.so.13"):
         (site / file).parent.mkdir(parents=True)
         (site / file).touch()
-    for name in ("torch-2.13.0+cu130", "nvidia_nccl_cu13-2.30.7", "nvidia_cuda_runtime-13.0.96"):
+    installed = ("torch-2.13.0+cu130", "nvidia_nccl_cu13-2.30.7", "nvidia_cuda_runtime-13.0.96")
+    of_models = ("Transformers-5.1.0", "megatron_core-0.17.0", "flash-attn-2.9", "requests-2.32")
+    for name in (*installed, *of_models):
         (site / f"{name}.dist-info").mkdir()
     system = tmp_path / "usr" / "lib"
     system.mkdir(parents=True)
@@ -237,6 +280,7 @@ def test_versions_are_those_of_the_wheels(tmp_path: Path) -> None:
     mapped = [*site.rglob("*.so*"), system / "libcudnn.so.9", Path("/gone/libcublas.so.13")]
     facts = gpu_facts(None, (), [ProgramFile(str(path), 1) for path in mapped])
     assert facts["versions"][:-1] == (
-        "cuda-runtime 13.0.96", "cudnn 9.12.0", "nccl 2.30.7", "torch 2.13.0+cu130",
+        "cuda-runtime 13.0.96", "cudnn 9.12.0", "flash-attn 2.9", "megatron-core 0.17.0",
+        "nccl 2.30.7", "torch 2.13.0+cu130", "transformers 5.1.0",
     )  # fmt: skip
     assert facts["versions"][-1].startswith("allstop ")

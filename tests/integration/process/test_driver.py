@@ -225,8 +225,12 @@ async def test_what_outlives_its_root_is_ended_and_reaped(
     """One that runs, and one that has ended as an orphan of ours, which nobody would collect."""
     root = await shell(driver, tmp_path, "sleep 300 & sleep 301; true", 3)
     left = driver.look(root).pids[1:]
+    await driver.stop(root, deadline_s=10)
     os.kill(root, signal.SIGKILL)
     assert await driver.wait(root) == -signal.SIGKILL
+    await driver.go_on(root)
+    assert driver.left(root).pids == left
+    assert not [pid for pid in left if proc.first_moving_task(pid) is None]
     os.kill(left[0], signal.SIGKILL)
     await driver.end_left(root, deadline_s=10)
     assert [proc.read_stat(pid) for pid in left] == [None, None]

@@ -42,6 +42,7 @@ class FakeProcesses(Breakable):
         self.ended: asyncio.Future[int] | None = None
         self.launched: LaunchSpec | None = None
         self.counter = 0
+        self.orphans = Tree()  # of a root that has ended
         self.sticky = False  # SIGCONT does nothing
         self.went_on, self.gone = asyncio.Event(), asyncio.Event()
 
@@ -60,6 +61,9 @@ class FakeProcesses(Breakable):
         self.gone.set()
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(code)
+
+    def left(self, root_pid: int) -> Tree:
+        return self.orphans
 
     async def end_left(self, root_pid: int, *, deadline_s: float) -> None:
         self.called("end_left")

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from coordinator.core.model import Gpu, GpuMove
 from tests.unit.agent.fakes import RANK, ROOT
+from tests.unit.agent.gpu_rig import saved, states, with_devices
 from tests.unit.agent.rig import Rig
-from worker_shim.agent import gpus
-from worker_shim.cuda.fake import Held
+from worker_shim.agent import dumping, gpus, holding
 from worker_shim.cuda.none import NoCuda
 from worker_shim.cuda.port import CudaState
 from worker_shim.inventory.inventory import Inventory
+from worker_shim.process.proc import Memory
 
 S = CudaState
 GIB = 1 << 30
-OUT_OF_MEMORY, OPERATING_SYSTEM = 2, 304
-TO_SAVED = ("GPU_LOCK", "GPU_SAVE")
 
 
 @pytest.fixture
 def gpu(rig: Rig) -> Rig:
-    """Root and rank of the worker use a device each."""
-    rig.cuda.held = {ROOT: Held("GPU-0"), RANK: Held("GPU-1")}
-    return rig
-
-
-def states(rig: Rig) -> list[CudaState]:
-    return [rig.cuda.held[pid].state for pid in (ROOT, RANK)]
-
-
-async def saved(rig: Rig, action: str = "a1") -> None:
-    await rig.to("PARK", action)
-    for phase in TO_SAVED:
-        await rig.done(phase, action, **({"cut": "CUT_STEP"} if phase == "GPU_LOCK" else {}))
+    return with_devices(rig)
 
 
 async def test_there_and_back(gpu: Rig) -> None:
@@ -52,8 +39,8 @@ async def test_there_and_back(gpu: Rig) -> None:
     assert states(gpu) == [S.RUNNING] * 2
     assert gpu.free() or gpu.worker.dumped
     one_by_one = [(call, pid) for call in ("lock", "checkpoint") for pid in (ROOT, RANK)]
-    back = [(call, pid) for pid in (ROOT, RANK) for call in ("restore", "unlock")]
-    assert gpu.cuda.done == one_by_one + back
+    back = [(call, pid) for call in ("restore", "unlock") for pid in (ROOT, RANK)]
+    assert gpu.cuda.done == one_by_one + back, "none runs before all are restored"
 
 
 async def test_the_coordinator_is_told_that_devices_are_in_use(gpu: Rig) -> None:
@@ -79,72 +66,6 @@ async def test_a_frozen_job_is_locked_before_it_is_stopped(gpu: Rig) -> None:
     await gpu.done("GPU_SAVE")
     await gpu.done("DUMP", cut="CUT_FREEZE")
     await gpu.done("UNDO", reason="x")
-    assert states(gpu) == [S.RUNNING] * 2
-    assert gpu.free()
-
-
-# -- undo ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("last", ["GPU_LOCK", "GPU_SAVE", "DUMP"])
-@pytest.mark.parametrize("by", ["order", "timer"])
-async def test_undo_from_each_phase(gpu: Rig, last: str, by: str) -> None:
-    await gpu.to("PARK")
-    for phase in ("GPU_LOCK", "GPU_SAVE", "DUMP"):
-        hold_s = 0.2 if (by, phase) == ("timer", last) else 0.0
-        detail: dict[str, Any] = {} if phase == "GPU_SAVE" else {"cut": "CUT_STEP"}
-        before = len(gpu.sent)
-        await gpu.done(phase, hold_s=hold_s, **detail)
-        if phase == last:
-            break
-    if by == "order":
-        await gpu.done("UNDO", reason="x")
-    else:
-        undone = await gpu.answer("UNDO", before)
-        assert not undone.HasField("failure")
-    assert states(gpu) == [S.RUNNING] * 2
-    assert gpu.free()
-    calls = gpu.process.calls
-    assert last != "DUMP" or calls.index("go_on") > calls.index("stop")
-
-
-async def test_a_lock_that_fails_half_way_is_undone_for_those_that_are_locked(gpu: Rig) -> None:
-    await gpu.to("PARK")
-    gpu.cuda.held[RANK].working = True
-    late = (await gpu.order("GPU_LOCK", cut="CUT_STEP", deadline_s=2.5)).failure
-    assert "NOT_READY" in late.what
-    assert states(gpu) == [S.LOCKED, S.RUNNING]
-    await gpu.done("UNDO", reason="x")
-    assert states(gpu) == [S.RUNNING] * 2
-    assert gpu.free()
-
-
-async def test_a_device_that_cannot_be_put_back_faults_the_worker_and_leaves_it_parked(
-    gpu: Rig,
-) -> None:
-    await saved(gpu)
-    gpu.cuda.faults["restore"] = OUT_OF_MEMORY
-    failed = (await gpu.order("UNDO", reason="x")).failure
-    assert f"{ROOT} is checkpointed, {RANK} is checkpointed" in failed.what
-    assert gpu.worker.state == "faulted"
-    assert gpu.page.hold != 0
-
-
-async def test_one_that_is_lost_does_not_keep_the_others_from_their_devices(gpu: Rig) -> None:
-    await saved(gpu)
-    gpu.cuda.held[ROOT].state = S.FAILED
-    failed = (await gpu.order("UNDO", reason="x")).failure
-    assert f"{ROOT} is failed" in failed.what
-    assert states(gpu) == [S.FAILED, S.RUNNING]
-
-
-async def test_an_undo_that_hangs_is_bounded_and_tried_again(gpu: Rig) -> None:
-    await saved(gpu)
-    gpu.cuda.hangs.add("restore")
-    failed = (await gpu.order("UNDO", reason="x", deadline_s=0.4)).failure
-    assert not failed.definite
-    gpu.cuda.hangs.clear()
-    await gpu.done("UNDO", reason="x", epoch=2)
     assert states(gpu) == [S.RUNNING] * 2
     assert gpu.free()
 
@@ -200,21 +121,106 @@ async def test_images_without_the_device_memory_are_a_lie(
     assert (await gpu.done("DUMP", "a2", cut="CUT_STEP")).record.gpu_bytes == GIB
 
 
+def two_holding(held_gib: int) -> Inventory:
+    """A look at two processes on one GPU."""
+    held = {"GPU-0": {ROOT: held_gib * GIB // 2, RANK: held_gib * GIB // 2}}
+    return Inventory(gpus=(Gpu(0, "GPU-0", "any", 80 * GIB, 0, "0"),), held=held)
+
+
+class Looks:
+    """Looks at GPUs: what an old one has seen, and what one does that is asked for now."""
+
+    def __init__(self, old: Inventory, new: Inventory | None) -> None:
+        self.old, self.new = old, new
+
+    def before(self, moment_s: float) -> Inventory:
+        return self.old
+
+    async def since(self, moment_s: float, *, wait_s: float) -> Inventory | None:
+        assert moment_s <= time.monotonic()
+        assert 0 < wait_s <= gpus.LOOK_S
+        return self.new
+
+
+def looks(rig: Rig, old: Inventory, new: Inventory | None) -> None:
+    object.__setattr__(rig.drivers, "gpus", Looks(old, new))
+
+
+async def grown_by_one(gpu: Rig, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The answer to a GPU_SAVE by which the processes grow by 1 GiB together."""
+    await gpu.to("PARK")
+    await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    grown = iter((0, GIB))
+    monkeypatch.setattr(gpus, "_memory_bytes", lambda worker: next(grown))
+    return await gpu.order("GPU_SAVE")
+
+
 @pytest.mark.parametrize(("held_gib", "fits"), [(20, False), (3, True)])
 async def test_a_save_that_brings_no_memory_is_a_lie(
     gpu: Rig, monkeypatch: pytest.MonkeyPatch, held_gib: int, fits: bool
 ) -> None:
     """Two processes on one GPU; half a GiB of each is its context at least."""
-    held = {"GPU-0": {ROOT: held_gib * GIB // 2, RANK: held_gib * GIB // 2}}
-    seen = Inventory(gpus=(Gpu(0, "GPU-0", "any", 80 * GIB, 0, "0"),), held=held)
-    object.__setattr__(gpu.drivers, "gpus", SimpleNamespace(before=lambda moment_s: seen))
-    await gpu.to("PARK")
-    await gpu.done("GPU_LOCK", cut="CUT_STEP")
-    grown = iter((0, GIB))
-    monkeypatch.setattr(gpus, "_memory_bytes", lambda worker: next(grown))
-    saved = await gpu.order("GPU_SAVE")
+    looks(gpu, Inventory(), two_holding(held_gib))
+    saved = await grown_by_one(gpu, monkeypatch)
     assert saved.HasField("failure") is not fits
     assert fits or f"have grown by {GIB}" in saved.failure.what
+    assert not fits or saved.note == f"{GIB} bytes of device memory"
+
+
+@pytest.mark.parametrize("new", [two_holding(3), None])
+async def test_no_save_is_a_lie_by_an_old_look(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch, new: Inventory | None
+) -> None:
+    """The ranks gave memory back after that."""
+    looks(gpu, two_holding(20), new)
+    saved = await grown_by_one(gpu, monkeypatch)
+    assert not saved.HasField("failure")
+    assert ("nobody could compare" in saved.note) is (new is None)
+    gpu.images.pages = GIB // 4096
+    record = (await gpu.done("DUMP", cut="CUT_STEP")).record
+    assert [held.held_bytes for held in record.gpu_held] == [(3 if new else 20) * GIB]
+    assert [one.uuid for one in record.gpus] == ["GPU-0"]
+
+
+async def test_a_lock_that_fails_waits_for_the_look_beside_it(gpu: Rig) -> None:
+    looks(gpu, Inventory(), two_holding(3))
+    gpu.cuda.faults["lock"] = 304
+    await gpu.to("PARK")
+    assert (await gpu.order("GPU_LOCK", cut="CUT_STEP")).HasField("failure")
+    assert gpu.worker.gpus_seen is not None
+
+
+async def test_each_process_may_keep_a_context_on_the_gpus_that_it_uses_only(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes with a GPU each: two contexts, not four."""
+    held = {"GPU-0": {ROOT: 10 * GIB}, "GPU-1": {RANK: 10 * GIB}}
+    both = tuple(Gpu(n, f"GPU-{n}", "any", 80 * GIB, 0, str(n)) for n in range(2))
+    seen = Inventory(gpus=both, held=held)
+    looks(gpu, Inventory(), seen)
+    await gpu.to("PARK")
+    await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    grown = iter((0, 17 * GIB))
+    monkeypatch.setattr(gpus, "_memory_bytes", lambda worker: next(grown))
+    assert f"have grown by {17 * GIB}" in (await gpu.order("GPU_SAVE")).failure.what
+
+
+async def test_images_need_the_rest_of_the_memory_beside_that_of_the_devices(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100 GiB of the processes' own do not stand for the 80 GiB that came out of the devices."""
+    await gpu.to("PARK")
+    await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    await gpu.done("GPU_SAVE")
+    own = Memory(anonymous_bytes=80 * GIB, swapped_bytes=10 * GIB)
+    monkeypatch.setattr(dumping, "memory_of", lambda pid: own)
+    gpu.images.pages = 100 * GIB // 4096
+    lie = (await gpu.order("DUMP", cut="CUT_STEP")).failure
+    assert f"wrote {100 * GIB} bytes of processes that have {180 * GIB} of their own" in lie.what
+    await gpu.done("UNDO", reason="x")
+    await saved(gpu, "a2")
+    gpu.images.pages = 179 * GIB // 4096
+    await gpu.done("DUMP", "a2", cut="CUT_STEP")
 
 
 async def test_memory_for_what_is_in_the_devices_is_checked_before_a_hold(gpu: Rig) -> None:
@@ -224,6 +230,26 @@ async def test_memory_for_what_is_in_the_devices_is_checked_before_a_hold(gpu: R
     assert any(detail.startswith("host_memory") for detail in refused.details)
     assert any(detail.startswith("staging_space") for detail in refused.details)
     assert gpu.page.raised == []
+
+
+@pytest.mark.parametrize(("in_memory", "fits"), [(False, True), (True, False)])
+async def test_images_that_are_staged_in_memory_need_it_too(
+    gpu: Rig, monkeypatch: pytest.MonkeyPatch, in_memory: bool, fits: bool
+) -> None:
+    gpu.probe._facts = replace(gpu.probe.current(), gpus=(Gpu(0, "GPU-0", "any", GIB, 0, "0"),))
+    monkeypatch.setattr(holding, "in_memory", lambda root: in_memory)
+    monkeypatch.setattr(holding, "memory", lambda: (4 * GIB, GIB * 3 // 2))
+    findings = await holding.look_over(gpu.worker, gpu.worker.tree())
+    found = [each for each in findings if each.code == "host_memory"]
+    assert not found if fits else "staged in memory too" in found[0].text
+
+
+async def test_gpus_of_which_nobody_knows_what_they_hold_are_named(gpu: Rig) -> None:
+    gpu.probe._facts = replace(gpu.probe.current(), gpu_trouble="NVML is ill")
+    held = await gpu.done("HOLD", cut="CUT_STEP")
+    (found,) = held.findings
+    assert found.code == "gpu_memory_unknown"
+    assert "NVML is ill" in found.text
 
 
 async def test_without_an_engine_gpu_ranks_are_refused(rig: Rig, tmp_path: Path) -> None:
@@ -288,24 +314,23 @@ async def test_other_processes_than_those_of_the_images_are_named(gpu: Rig) -> N
     )
 
 
-# -- killing ---------------------------------------------------------------------------------------
+# -- time ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hangs", [True, False])
-async def test_a_process_is_taken_off_its_device_before_it_is_killed_where_that_is_needed(
-    gpu: Rig, hangs: bool
-) -> None:
-    object.__setattr__(gpu.drivers, "save_before_kill", lambda: hangs)
-    await gpu.agent.report()
-    await gpu.worker.kill(deadline_s=5)
-    calls = ["lock", "checkpoint"] if hangs else []
-    assert gpu.cuda.done == [(call, pid) for pid in (ROOT, RANK) for call in calls]
-
-
-async def test_a_driver_that_hangs_does_not_save_a_worker_from_its_end(gpu: Rig) -> None:
-    object.__setattr__(gpu.drivers, "save_before_kill", lambda: True)
-    await gpu.agent.report()
-    gpu.cuda.hangs.add("lock")
-    await gpu.worker.kill(deadline_s=0.4)
-    assert gpu.process.state == ""
-    gpu.cuda.faults["state"] = OPERATING_SYSTEM
+@pytest.mark.parametrize(
+    ("phase", "call"),
+    [("GPU_LOCK", "lock"), ("GPU_SAVE", "checkpoint"), ("GPU_RESTORE", "restore")],
+)
+async def test_nothing_is_begun_that_there_is_no_time_for(gpu: Rig, phase: str, call: str) -> None:
+    detail: dict[str, Any] = {"cut": "CUT_STEP"} if phase == "GPU_LOCK" else {}
+    action = "a1"
+    if phase == "GPU_RESTORE":
+        await restored(gpu)
+        action = "r1"
+    else:
+        await gpu.to("PARK")
+        if phase == "GPU_SAVE":
+            await gpu.done("GPU_LOCK", cut="CUT_STEP")
+    failed = (await gpu.order(phase, action, deadline_s=0.9, **detail)).failure
+    assert (failed.kind, failed.definite) == ("DeadlinePassed", False)
+    assert call not in [done for done, _ in gpu.cuda.done]

@@ -247,6 +247,25 @@ def test_a_plan_to_start_from_scratch(cli: Cli, operator: FakeOperator) -> None:
     assert cli("plan", "llm", "--on-mismatch", "perhaps").code == 2
 
 
+def test_a_start_says_why_nothing_was_restored(cli: Cli, operator: FakeOperator) -> None:
+    reply = pb.PlanReply(plan=records.Plan(job="llm", snapshot="llm-1", cold=True))
+    reply.restore_refused.add(node="n1", worker=0, reasons=["no usable CRIU"])
+    operator.replies["PlanRestore"] = reply
+    wish = ("--on-mismatch", "cold-start")
+    assert "not restored: n1, worker 0: no usable CRIU\n" in cli("plan", "llm", *wish).out
+    told = cli("plan", "llm", *wish, "-o", "json").json["restore_refused"]
+    assert told == [{"node": "n1", "worker": 0, "reasons": ["no usable CRIU"]}]
+    reply.ClearField("plan")
+    reply.failure.CopyFrom(records.Failure(kind="NoPlan", what="no node to run worker 0"))
+    reply.refused.add(node="n1", worker=0, reasons=["it was lost"])
+    ran = cli("plan", "llm", *wish)
+    assert ran.code == 6
+    assert "n1, worker 0: it was lost\n" in ran.err
+    assert "not restored: n1, worker 0: no usable CRIU\n" in ran.err
+    told = cli("plan", "llm", *wish, "-o", "json").json
+    assert told["restore_refused"][0]["reasons"] == ["no usable CRIU"]
+
+
 def test_a_plan_starts_nothing_by_itself(cli: Cli, operator: FakeOperator) -> None:
     plan = records.Plan(job="llm", snapshot="llm-1")
     operator.replies["PlanRestore"] = pb.PlanReply(plan=plan)
@@ -259,12 +278,13 @@ def test_gpus_of_nodes_and_of_snapshots(cli: Cli, operator: FakeOperator) -> Non
     bare, full = records.NodeFacts(node="n1"), records.NodeFacts(node="n2", gpu_driver="580.1")
     for index in range(2):
         full.gpus.add(index=index, model="NVIDIA H200", sick="Xid 79" if index else "")
-    full.gpu_trouble = "NVML hangs"
+    full.gpu_trouble, full.gpus_unseen = "NVML hangs", "the kernel's driver has 3"
     nodes = [pb.NodeView(facts=each, state="attached") for each in (bare, full)]
     operator.replies["ListNodes"] = pb.ListNodesReply(nodes=nodes)
     table = cli("nodes").out
     for words in ("GPUS", "2 NVIDIA H200, driver 580.1", "GPU 1 is sick: Xid 79", "NVML hangs"):
         assert words in table
+    assert "the kernel's driver has 3" in table
     operator.replies["ListNodes"] = pb.ListNodesReply(nodes=nodes[:1])
     assert "GPUS" not in cli("nodes").out
     snapshot = records.Snapshot(snapshot="llm-1", job="llm", cut=records.CUT_STEP)
@@ -272,11 +292,13 @@ def test_gpus_of_nodes_and_of_snapshots(cli: Cli, operator: FakeOperator) -> Non
         snapshot.workers.add(
             worker=number, gpus=full.gpus, gpu_pids=[7], gpu_bytes=4 << 30, gpu_driver="580.1",
             cuda_version="13.0", nccl="rebuild", versions=["torch 2.13.0", "nccl 2.30.7"],
+            gpu_engine="library", gpus_unseen="of 3",
         )  # fmt: skip
     operator.replies["Show"] = pb.ShowReply(snapshot=snapshot)
     table = cli("show", "llm-1").out
-    for words in ("0, 1", "2 NVIDIA H200", "580.1 (13.0)", "rebuild", "torch 2.13.0"):
+    for words in ("0, 1", "2 NVIDIA H200", "580.1 (13.0)", "rebuild", "torch 2.13.0", "library"):
         assert words in table
+    assert "all: of 3)" in " ".join(table.split())
 
 
 def test_no_plan_gives_every_reason(cli: Cli, operator: FakeOperator) -> None:

@@ -60,3 +60,23 @@ def test_every_device_is_restored_before_one_is_unlocked(world: World) -> None:
     world.settle()
     assert core_restores.state(world) is RestoreState.RUNNING
     assert all(w.gpu for n in world.nodes.values() for w in n.workers.values())
+
+
+def test_a_kill_has_the_time_to_take_processes_off_their_devices(world: World) -> None:
+    off_s = world.policy.gpu_lock_s + world.policy.gpu_save_s
+    until(world, Phase.HOLD, stop=True)
+    for phase in (Phase.HOLD, *OF_CHECKPOINT, Phase.PERSIST):
+        world.answer_all(phase)
+        world.store()
+    stops = [order.deadline_s for order in world.orders if order.phase is Phase.STOP]
+    assert stops == [world.policy.stop_s + off_s] * 2
+    world.settle()
+    for name in ("node-1", "node-2"):
+        world.report(name)
+    world.restore("llm", "r1", "a1")
+    world.store()
+    world.answer_all(Phase.FETCH)
+    world.store()
+    clears = [order.deadline_s for order in world.orders if order.phase is Phase.CLEAR]
+    assert clears
+    assert set(clears) == {world.policy.clear_s + off_s}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.core.devices import device_map
+from coordinator.core.devices import There, Wanted, device_map
 from coordinator.core.fit import Candidate
 from coordinator.core.model import Gpu, GpuHeld, GpuMove, NodeFacts, WorkerRecord
 from coordinator.core.planner import Planned, plan
@@ -17,7 +17,7 @@ from tests.support.core_shims import GIB, facts
 from tests.unit.core.test_planner import places, snapshot, worker
 
 H200, A100 = "NVIDIA H200", "NVIDIA A100-SXM4-80GB"
-DRIVER = "580.95.05"
+DRIVER = "590.44.01"
 
 
 def gpus(node: str, count: int = 2, *, linked: bool = True, used: int = 0, **changes: object):  # type: ignore[no-untyped-def]
@@ -111,7 +111,7 @@ ONE_OTHER = (*gpus("node-2", 1), replace(gpus("node-2")[1], model=A100))
             {"gpus": (gpus("node-2")[0], replace(gpus("node-2")[1], memory_bytes=80 * GIB))},
             "GPU 1 has 80.0 GiB of memory, needed 141.0 GiB",
         ),
-        ({"gpu_driver": "580.95.06"}, f"NVIDIA driver 580.95.06, needed exactly {DRIVER}"),
+        ({"gpu_driver": "590.44.02"}, f"NVIDIA driver 590.44.02, needed exactly {DRIVER}"),
         (
             {"gpus": (gpus("node-2")[0], replace(gpus("node-2")[1], mig=True))},
             "GPU 1 is divided into instances (MIG), which cannot be saved",
@@ -202,11 +202,11 @@ MOVED = tuple(
 
 def test_the_same_pci_layout_is_preferred_between_nodes_that_fit() -> None:
     nodes = [Candidate(node("node-2", MOVED)), Candidate(node("node-3"))]
-    planned = plan(snapshot(trainer(0, "node-1")), nodes)
+    planned = plan(snapshot(held(0, "node-1", 30, 20)), nodes)
     assert places(planned) == {0: "node-3"}
     assert planned.plan is not None
     assert planned.plan.notes == ()
-    alone = plan(snapshot(trainer(0, "node-1")), nodes[:1])
+    alone = plan(snapshot(held(0, "node-1", 30, 20)), nodes[:1])
     assert alone.plan is not None
     assert alone.plan.notes == (
         "node-2, instead of node-1: its GPUs have other PCI addresses or device files",
@@ -220,7 +220,7 @@ def test_staying_counts_more_than_any_layout() -> None:
 
 def test_nvlink_is_hard_only_for_communicators_that_were_saved_alive() -> None:
     bare = [Candidate(node("node-2", gpus("node-2", linked=False)))]
-    rebuilt = plan(snapshot(trainer(0, "node-1")), bare)
+    rebuilt = plan(snapshot(held(0, "node-1", 30, 20)), bare)
     assert rebuilt.plan is not None
     assert rebuilt.plan.notes == ("node-2, instead of node-1: NVLink connects its GPUs otherwise",)
     alive = plan(snapshot(trainer(0, "node-1", nccl="keep")), bare)
@@ -324,18 +324,24 @@ def test_every_map_is_whole_and_pairs_what_is_alike(
             assert old[move.old].index == there[move.new].index
 
 
+def moved(old: Sequence[Gpu], new: Sequence[Gpu]) -> tuple[GpuMove, ...]:
+    """The map from the GPUs of a record to those of a node."""
+    want = Wanted((trainer(0, "node-1", gpus=tuple(old)),))
+    return device_map(want, There(node("node-1", new)))
+
+
 @given(st.lists(st.integers(0, 9), unique=True, min_size=1), st.randoms())
 def test_the_identity_is_empty_whatever_the_order(numbers: list[int], random) -> None:  # type: ignore[no-untyped-def]
     mine = [replace(gpus("node-1", 1)[0], index=n, uuid=f"GPU-{n}") for n in numbers]
     again = [replace(gpu, index=at) for at, gpu in enumerate(mine)]
     random.shuffle(again)
-    assert device_map(mine, again) == ()
+    assert moved(mine, again) == ()
 
 
 def test_one_gpu_that_was_changed_makes_a_whole_map() -> None:
     mine = gpus("node-1", 3)
     changed = (mine[0], replace(mine[1], uuid="GPU-new"), mine[2])
-    assert device_map(mine, changed) == (
+    assert moved(mine, changed) == (
         GpuMove("GPU-node-1-0", "GPU-node-1-0"),
         GpuMove("GPU-node-1-1", "GPU-new"),
         GpuMove("GPU-node-1-2", "GPU-node-1-2"),

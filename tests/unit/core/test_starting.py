@@ -11,6 +11,7 @@ from coordinator.core.fit import Candidate
 from coordinator.core.model import (
     AddressMove,
     Failure,
+    NodeFacts,
     OldAddresses,
     Phase,
     ProgramFile,
@@ -107,6 +108,59 @@ def test_gpus_have_to_be_enough_and_large_enough() -> None:
     ):
         planned, _ = started(made, [Candidate(node("node-2", found))])
         assert planned.reasons[0].reasons == (reason,)
+
+
+def start_reasons(there: NodeFacts, record: WorkerRecord | None = None) -> tuple[str, ...]:
+    """Why one node cannot even start the command; its restore is refused anyhow."""
+    unfit = replace(there, criu_version="")
+    planned, why = started(snapshot(record or trainer(0, "node-1")), [Candidate(unfit)])
+    assert why
+    return planned.reasons[0].reasons if planned.reasons else ()
+
+
+def test_gpus_that_are_hidden_from_a_container_are_not_missed() -> None:
+    assert start_reasons(node("node-2", gpus_unseen="3 GPUs and 2 can be seen")) == ()
+
+
+def test_nothing_is_started_on_gpus_that_cannot_be_relied_on() -> None:
+    hangs = node("node-2", gpu_trouble="NVML hangs")
+    assert start_reasons(hangs) == ("its GPUs cannot be relied on: NVML hangs",)
+    divided = (gpus("node-2")[0], replace(gpus("node-2", 3)[1], mig=True), gpus("node-2", 3)[2])
+    assert start_reasons(node("node-2", divided)) == (
+        "GPU 1 is divided into instances (MIG), which cannot be saved",
+    )
+
+
+def test_without_an_inventory_of_the_snapshot_a_node_with_gpus_will_do() -> None:
+    record = trainer(0, "node-1", gpus=(), gpu_driver="")
+    lacking = ("it has 0 sound GPUs, needed at least one",)
+    assert start_reasons(facts("node-2"), record) == lacking
+    assert start_reasons(node("node-2", gpus("node-2", sick="ECC")), record) == lacking
+    hangs = node("node-2", gpu_trouble="NVML hangs")
+    assert start_reasons(hangs, record) == ("its GPUs cannot be relied on: NVML hangs",)
+    assert start_reasons(node("node-2", gpus("node-2", 1)), record) == ()
+    assert start_reasons(facts("node-1", gpu_trouble="NVML is not there"), record) == ()
+
+
+def test_a_start_is_explained_with_the_restores_refusals_beside_it() -> None:
+    nodes = [Candidate(facts(f"node-{n}", files=OTHER)) for n in range(1, 20)]
+    nodes.append(Candidate(facts("node-20"), "lost", "dead"))
+    made = snapshot(worker(0, "node-1"))
+    planned, _ = plan_or_start(made, nodes, cold_start=True, explain=True)
+    assert planned.plan is not None
+    taken = [fit.node for fit in planned.fits if fit.chosen]
+    assert taken == ["node-1"]
+    assert {fit.node for fit in planned.fits} == {f"node-{n}" for n in range(1, 20)}
+    assert [each.node for each in planned.reasons] == ["node-20"]
+    assert len(planned.restore_refused) == 20
+    assert "program files differ" in planned.restore_refused[0].reasons[0]
+    assert planned.plan.notes[-1] == "and 4 more"
+    briefly, _ = started(made, nodes)
+    assert briefly.fits == ()
+    assert len(briefly.restore_refused) == 20
+    nowhere, _ = started(made, nodes[-1:])
+    assert nowhere.plan is None
+    assert len(nowhere.reasons) == len(nowhere.restore_refused) == 1
 
 
 def test_workers_that_shared_a_node_start_together_and_old_nodes_come_first() -> None:
