@@ -222,7 +222,6 @@ async def sight_of_node() -> tuple[NodeSight, str]:
     """What the rows of this node are judged on, and what would save GPU state here."""
     commands = CommandRunner()
     eyes, cuda = NodeEyes(commands), await opened(AUTO, commands, within_s=DRIVER_S)
-    await cuda.close()
     await eyes.ask()
     return eyes.look(engine=cuda.engine, trouble=cuda.trouble), cuda.engine
 

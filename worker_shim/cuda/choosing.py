@@ -35,22 +35,23 @@ async def opened(
 ) -> CudaDriver:
     """As `choose`, but tried, each for `within_s`; with `auto` what cannot be used is passed over.
 
-    Where nothing can, it is one without an engine that says why. Raises SetupError for one that was
-    wanted by name and cannot be used.
+    Where nothing can, it is one without an engine that says why. It keeps no device open until it
+    is used: an idle node's GPUs can be reset. Raises SetupError for one that was wanted by name and
+    cannot be used.
     """
     *usable, nothing = _candidates(engine, commands, driver)
     troubles: list[str] = []
     for each in usable:
         try:
             await each.open(deadline_s=within_s)
+            return each
         except DriverError as error:
-            await each.close()
             if engine != AUTO:
                 told = f"GPU state cannot be saved through the {engine}: {error.what}"
                 raise SetupError(told, advice=error.advice, details=error.details) from None
             troubles.append(f"{each.engine}: {error.what}")
-        else:
-            return each
+        finally:
+            await each.close()
     return NoCuda("; ".join(troubles)) if troubles else nothing
 
 

@@ -96,6 +96,7 @@ async def opened(path: Path, engine: str = "auto") -> CudaDriver:
 
 async def test_what_cannot_be_used_is_passed_over(path: Path, both: dict[str, Ill]) -> None:
     assert (await opened(path)).engine == "library"
+    assert [call for call, _ in both["library"].done] == ["open", "close"]
     assert not both["program"].done, "it is not needed"
     both["library"].hangs.add("open")
     assert (await opened(path)).engine == "program"
