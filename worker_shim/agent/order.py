@@ -43,6 +43,7 @@ class Order:
     base: str = ""  # PERSIST: a snapshot that stays until this is over
     kill: bool = False
     keep: bool = False
+    tear_down: bool = False  # UNDO: other workers' ranks destroy their communicators, so do these
     record: WorkerRecord | None = None
     addresses: tuple[AddressMove, ...] = ()
     connections: tuple[Endpoint, ...] = ()
