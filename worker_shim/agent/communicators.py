@@ -70,10 +70,10 @@ async def take_down(worker: Worker, order: Order, deadline: Deadline) -> None:
         standing = but_for(now, DESTROYED)
         if not standing:
             break
-        if deadline.passed:
+        if deadline.nears():
             raise DeadlinePassed(
                 f"{named(standing)} did not destroy the NCCL communicators within "
-                f"{deadline.total_s:.1f} s",
+                f"{deadline.took_ms / 1000:.1f} s",
                 where=place_of(worker, standing),
                 advice="a collective that was never completed is the usual cause; NCCL waits for "
                 "it without a limit",

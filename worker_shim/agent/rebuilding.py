@@ -42,8 +42,6 @@ from worker_shim.nccl.visiting import owners
 log = structlog.get_logger(__name__)
 
 TOLD_S = 2.0  # how often it is said who is awaited
-EARLY_S = 2.0  # before the deadline it is said who has not come, so that it is heard in time,
-EARLY_PART = 0.2  # or this part of a short one
 ANSWER_S = 0.5  # for the coordinator to say which ranks of other nodes have come
 CODE = "communicators"
 
@@ -67,7 +65,6 @@ async def rebuilt(worker: Worker, deadline: Deadline) -> None:
         return
     rebuild.late_at = max(rebuild.late_at, time.monotonic() + deadline.left_s)
     known = {each.pid: each.rank for each in but_for(page.communicators(), REBUILT)}
-    early_s = min(EARLY_S, EARLY_PART * deadline.total_s)
     told_at = time.monotonic()
     while True:
         now = page.communicators()
@@ -82,9 +79,9 @@ async def rebuilt(worker: Worker, deadline: Deadline) -> None:
             forget(worker)
             deadline.lap("communicators")
             return
-        if absent and deadline.left_s <= early_s:
+        if absent and deadline.nears():
             raise _not_come(worker, meeting, absent, deadline)
-        if deadline.left_s <= early_s / 2:
+        if deadline.nears(0.5):
             raise await _still_waiting(worker, meeting, awaited, deadline)
         if time.monotonic() - told_at >= TOLD_S:
             told_at = time.monotonic()

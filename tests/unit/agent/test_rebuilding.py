@@ -115,8 +115,9 @@ async def test_a_destroying_that_outlasts_its_order_is_met_after_the_undo(
 ) -> None:
     await rig.to("PARK")
     page.stuck = {1}
-    late = (await rig.order("DUMP", cut="CUT_STEP", deadline_s=0.2)).failure
-    assert "rank 1 (pid" in late.what
+    late = await rig.order("DUMP", cut="CUT_STEP", deadline_s=0.5)
+    assert "rank 1 (pid" in late.failure.what
+    assert late.took_ms < 500, "while somebody listens"
     await rig.done("UNDO")
     host, _, prefix = (await until_written(rig)).strip().partition("/")
     await look(rig)
@@ -182,6 +183,18 @@ async def test_an_undo_says_whether_other_workers_have_begun(
     assert (rig.worker.directory / KVS_FILE).exists() is tear_down
     assert set(page.let_go_with.values()) == {COMMUNICATORS_DOWN if tear_down else COMMUNICATORS_UP}
     assert set(page.stands.values()) == {COMMUNICATORS_UP}
+
+
+async def test_an_undo_that_overtakes_the_order_to_destroy_does_what_it_wanted(
+    rig: Rig, page: Page
+) -> None:
+    await rig.to("PARK")
+    since = rig.give("DUMP", cut="CUT_STEP")
+    rig.give("UNDO", tear_down=True)
+    assert (await rig.answer("DUMP", since)).HasField("failure")
+    assert not (await rig.answer("UNDO", since)).HasField("failure")
+    assert set(page.let_go_with.values()) == {COMMUNICATORS_DOWN}
+    assert rig.free()
 
 
 async def test_ranks_that_cannot_be_told_where_to_meet_stay_parked(
