@@ -53,6 +53,31 @@ def admit_attempt(
     freeze = event.cut is Cut.FREEZE
     if freeze:
         _refuse_live_nccl(job, states)
+    _check_all_findings(job, states, freeze=freeze)
+    return Attempt(
+        id=event.attempt,
+        job=job.name,
+        epoch=epoch,
+        incarnation=job.incarnation,
+        policy=policy.with_devices() if gpu else policy,
+        started=now,
+        deadline_s=deadline_s,
+        unix_s=event.unix_s,
+        members={s.worker: Member(s.worker, job.places[s.worker]) for s in states},
+        state=AttemptState.ADMITTING,
+        reason="",
+        seen={s.worker: s.ranks for s in states if s.ranks},
+        cut=event.cut,
+        stop=event.stop,
+        cause=event.cause,
+        gpu=gpu,
+        rebuilds=any(s.nccl == REBUILD for s in states),
+        world_size=_world_size(states),
+    )
+
+
+def _check_all_findings(job: Job, states: list[WorkerState], *, freeze: bool) -> None:
+    """Raise NotReady with everything that any worker's preflight refuses."""
     problems: list[str] = []
     first: NotReady | None = None
     for state in states:
@@ -74,26 +99,6 @@ def admit_attempt(
             advice=first.advice,
             details=tuple(islice(_texts(states), DETAILS_LIMIT)),
         )
-    return Attempt(
-        id=event.attempt,
-        job=job.name,
-        epoch=epoch,
-        incarnation=job.incarnation,
-        policy=policy.with_devices() if gpu else policy,
-        started=now,
-        deadline_s=deadline_s,
-        unix_s=event.unix_s,
-        members={s.worker: Member(s.worker, job.places[s.worker]) for s in states},
-        state=AttemptState.ADMITTING,
-        reason="",
-        seen={s.worker: s.ranks for s in states if s.ranks},
-        cut=event.cut,
-        stop=event.stop,
-        cause=event.cause,
-        gpu=gpu,
-        rebuilds=any(s.nccl == REBUILD for s in states),
-        world_size=_world_size(states),
-    )
 
 
 def _require_one_store(cluster: Cluster, job: Job) -> None:
