@@ -101,8 +101,16 @@ def on_let_go(a: Attempt, event: Undone, now: float) -> list[Command]:
     """A shim's dead-man timer ran out: the worker runs again, and nothing of it can be used."""
     what = f"was let go by its own timer after {event.held_ms} ms"
     advice = "the coordinator was out of reach for that long; try again"
+    if a.torn:
+        advice = (
+            "ranks of other workers may have destroyed NCCL communicators that this one keeps: "
+            "where no step follows, restore the job"
+        )
     failure = trouble.of_timer(a, event, what, advice)
-    return [] if failure is None else abort(a, failure, now)
+    if failure is None:
+        return []
+    a.torn = False  # whoever has not begun to destroy them would wait for this one
+    return abort(a, failure, now)
 
 
 def on_abort_requested(a: Attempt, event: AbortRequested, now: float) -> list[Command]:
@@ -145,7 +153,8 @@ def on_exited_while_undoing(a: Attempt, event: WorkerExited, now: float) -> list
 
 def _orders(a: Attempt, sent: Round, members: list[Member], now: float) -> list[Command]:
     reason = a.failure.what if a.failure else a.reason
-    return [a.order(member, sent, now, reason=reason, keep=a.keep) for member in members]
+    detail = {"reason": reason, "keep": a.keep, "tear_down": a.torn}
+    return [a.order(member, sent, now, **detail) for member in members]
 
 
 def _end(a: Attempt, now: float) -> list[Command]:

@@ -28,7 +28,8 @@ from coordinator.core.policy import Policy
 from coordinator.core.returning import Restore
 from coordinator.core.starting import plan_or_start
 
-LIVE_NCCL = frozenset({"rebuild", "keep"})  # modes with communicators outside of a hold
+REBUILD = "rebuild"
+LIVE_NCCL = frozenset({REBUILD, "keep"})  # modes with communicators outside of a hold
 PHASE_MAX_S = 86400.0  # an order's hold is counted in 32 bits of milliseconds
 
 
@@ -46,11 +47,37 @@ def admit_attempt(
     job = _job(cluster, event.job)
     states = _members(cluster, job)
     _require_one_store(cluster, job)
+    _require_one_mode(job, states)
     gpu = any(state.gpu for state in states)
     pace.check(job.name, event.cut, policy, deadline_s)
     freeze = event.cut is Cut.FREEZE
     if freeze:
         _refuse_live_nccl(job, states)
+    _check_all_findings(job, states, freeze=freeze)
+    return Attempt(
+        id=event.attempt,
+        job=job.name,
+        epoch=epoch,
+        incarnation=job.incarnation,
+        policy=policy.with_devices() if gpu else policy,
+        started=now,
+        deadline_s=deadline_s,
+        unix_s=event.unix_s,
+        members={s.worker: Member(s.worker, job.places[s.worker]) for s in states},
+        state=AttemptState.ADMITTING,
+        reason="",
+        seen={s.worker: s.ranks for s in states if s.ranks},
+        cut=event.cut,
+        stop=event.stop,
+        cause=event.cause,
+        gpu=gpu,
+        rebuilds=any(s.nccl == REBUILD for s in states),
+        world_size=_world_size(states),
+    )
+
+
+def _check_all_findings(job: Job, states: list[WorkerState], *, freeze: bool) -> None:
+    """Raise NotReady with everything that any worker's preflight refuses."""
     problems: list[str] = []
     first: NotReady | None = None
     for state in states:
@@ -72,25 +99,6 @@ def admit_attempt(
             advice=first.advice,
             details=tuple(islice(_texts(states), DETAILS_LIMIT)),
         )
-    return Attempt(
-        id=event.attempt,
-        job=job.name,
-        epoch=epoch,
-        incarnation=job.incarnation,
-        policy=policy.with_devices() if gpu else policy,
-        started=now,
-        deadline_s=deadline_s,
-        unix_s=event.unix_s,
-        members={s.worker: Member(s.worker, job.places[s.worker]) for s in states},
-        state=AttemptState.ADMITTING,
-        reason="",
-        seen={s.worker: s.ranks for s in states if s.ranks},
-        cut=event.cut,
-        stop=event.stop,
-        cause=event.cause,
-        gpu=gpu,
-        world_size=_world_size(states),
-    )
 
 
 def _require_one_store(cluster: Cluster, job: Job) -> None:
@@ -105,6 +113,29 @@ def _require_one_store(cluster: Cluster, job: Job) -> None:
             f"the workers' shims use different image stores: {'; '.join(seen)}",
             where=Where(job=job.name, phase="PREFLIGHT"),
             advice="start all of them with the same --store",
+        )
+
+
+def _require_one_mode(job: Job, states: list[WorkerState]) -> None:
+    """Communicators join ranks of all workers: what one destroys no other can keep.
+
+    A worker without a mode has no GPU, and its ranks no communicators.
+    """
+    modes: dict[str, list[WorkerState]] = {}
+    for state in states:
+        if state.nccl and state.ranks:
+            modes.setdefault(state.nccl, []).append(state)
+    if len(modes) > 1:
+        told = [
+            f"{mode} for worker {listed([str(s.worker) for s in of_mode])}"
+            for mode, of_mode in modes.items()
+        ]
+        raise NotReady(
+            f"the workers were started with different NCCL modes: {'; '.join(told)}",
+            where=Where(
+                job=job.name, worker=min(modes.values(), key=len)[0].worker, phase="PREFLIGHT"
+            ),
+            advice="start all with one --nccl, and have NCCL's checkpoint shim on all nodes",
         )
 
 

@@ -39,6 +39,8 @@ class Attempt(Action[AttemptState]):
     cut: Cut = Cut.STEP
     stop: bool = False
     gpu: bool = False  # some rank has state on a device: GPU_LOCK and GPU_SAVE are part of it
+    rebuilds: bool = False  # ranks destroy their NCCL communicators once all are parked
+    torn: bool = False  # they were ordered to, and nobody is known to have been let go since
     world_size: int = 0  # 0: not known before HOLD
     target: int = 0
     cause: str = ""  # why it was due; empty: an operator asked

@@ -36,8 +36,9 @@ class Command:
 class SendOrder(Command):
     """Send one order to the shim of `node`; answered by an `OrderAnswered`, or never.
 
-    `hold_s` is the shim's dead-man timer from receipt; 0 where the order holds nothing. `kill` and
-    `keep` are for UNDO: kill what was restored; leave what is stored, it may be a snapshot's.
+    `hold_s` is the shim's dead-man timer from receipt; 0 where the order holds nothing. `kill`,
+    `keep` and `tear_down` are for UNDO: kill what was restored; leave what is stored, it may be a
+    snapshot's; destroy communicators before parked ranks are let go, as other workers do.
     """
 
     node: str
@@ -57,6 +58,7 @@ class SendOrder(Command):
     base: str = ""
     kill: bool = False
     keep: bool = False
+    tear_down: bool = False
     record: WorkerRecord | None = None
     addresses: tuple[AddressMove, ...] = ()
     connections: tuple[Endpoint, ...] = ()

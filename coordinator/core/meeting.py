@@ -40,6 +40,11 @@ class Table:
     def __len__(self) -> int:
         return len(self._values)
 
+    @property
+    def size_bytes(self) -> int:
+        """Names and values together."""
+        return self._size_bytes
+
     def get(self, name: bytes) -> bytes | None:
         """Value of a key; None while nobody has set it."""
         return self._values.get(name)

@@ -96,6 +96,7 @@ def on_parked(a: Attempt, event: Parked, now: float) -> list[Command]:
 def _after_rest(a: Attempt, now: float, why: str) -> list[Command]:
     """The ranks are at rest (or DUMP will freeze them): devices next, where there are any."""
     a.ordered = True
+    a.torn = a.rebuilds and a.cut is Cut.STEP  # by whichever order is the next one
     if not a.gpu:
         return _dump(a, now, why)
     sent = a.open_round(Phase.GPU_LOCK, a.policy.gpu_lock_s, now, holds=True)
@@ -138,6 +139,7 @@ def on_dumped(a: Attempt, event: Dumped, now: float) -> list[Command]:
         return a.progress(sent, now)
     if now >= sent.sure_until:
         return _hold_ran_out(a, Phase.DUMP, now)
+    a.torn = False  # every worker has, and builds its communicators anew whatever lets it go
     return committing.cut(a, now)
 
 

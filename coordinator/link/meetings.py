@@ -6,7 +6,6 @@ Kept in memory alone: after a change of leader every shim joins anew with the ke
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -19,7 +18,8 @@ from coordinator.core.meeting import RANKS_MAX, Key, Table, batches
 log = structlog.get_logger(__name__)
 
 PUSH_S = 0.01  # what is set within so long goes out as one message
-MEETINGS_MAX = 64  # of one leader; the one without news for the longest time goes first
+TABLES_BYTES_MAX = 512 << 20  # names and values of all meetings of one leader
+JOINED_MAX = 256  # meetings of one shim, which opens one for each of its workers
 BATCH_KEYS, BATCH_BYTES = 1_024, 512 << 10
 
 Member = TypeVar("Member", bound=Hashable)
@@ -46,7 +46,9 @@ class Meetings(Generic[Member]):
         """`send` queues one message for some members."""
         self._epoch = epoch
         self._send = send
-        self._meetings: OrderedDict[Name, _Meeting[Member]] = OrderedDict()
+        self._meetings: dict[Name, _Meeting[Member]] = {}
+        self._joined: dict[Member, dict[Name, None]] = {}  # the one joined first at the beginning
+        self._size_bytes = 0
         self._pushing: asyncio.TimerHandle | None = None
 
     def hear(self, member: Member, said: shim_pb2.Meeting) -> None:
@@ -55,17 +57,15 @@ class Meetings(Generic[Member]):
         if said.leave:
             self._leave(name, member)
             return
-        meeting = self._meeting(name)
+        meeting = self._meetings.setdefault(name, _Meeting())
         if member not in meeting.members:
-            for message in self._messages(name, meeting.table.entries()):
-                self._send([member], message)
-            meeting.members[member] = None
+            self._join(name, meeting, member)
         for key in keys_of(said):
-            if meeting.table.apply(key):
+            if self._apply(meeting.table, key):
                 meeting.news.append(key)
             elif not meeting.full:
                 meeting.full = True
-                log.warning("a meeting is full", job=said.job, action=said.action)
+                log.warning("there is no room for a key", job=said.job, action=said.action)
         if len(meeting.came) < RANKS_MAX:
             meeting.came.update(said.came)
         if meeting.news and self._pushing is None:
@@ -75,7 +75,7 @@ class Meetings(Generic[Member]):
 
     def forget(self, member: Member) -> None:
         """A shim is out of reach: it joins anew when it is back."""
-        for name in list(self._meetings):
+        for name in list(self._joined.get(member, ())):
             self._leave(name, member)
 
     def push(self) -> None:
@@ -91,23 +91,48 @@ class Meetings(Generic[Member]):
     def close(self) -> None:
         """Nothing is told any more."""
         self._meetings.clear()
+        self._joined.clear()
+        self._size_bytes = 0
         if self._pushing is not None:
             self._pushing.cancel()
             self._pushing = None
 
-    def _meeting(self, name: Name) -> _Meeting[Member]:
-        meeting = self._meetings.setdefault(name, _Meeting())
-        self._meetings.move_to_end(name)
-        if len(self._meetings) > MEETINGS_MAX:
-            self._meetings.popitem(last=False)
-        return meeting
+    def _join(self, name: Name, meeting: _Meeting[Member], member: Member) -> None:
+        """Tell a newcomer what it missed; of too many meetings it leaves the one it joined first.
+
+        That harms nobody else: a meeting is there as long as it has members.
+        """
+        for message in self._messages(name, meeting.table.entries()):
+            self._send([member], message)
+        meeting.members[member] = None
+        joined = self._joined.setdefault(member, {})
+        joined[name] = None
+        if len(joined) > JOINED_MAX:
+            first = next(iter(joined))
+            log.warning("a shim is in too many meetings", job=first[0], action=first[1])
+            self._leave(first, member)
+
+    def _apply(self, table: Table, key: Key) -> bool:
+        """Set or delete a key; False when there is no room, in the meeting or in all of them."""
+        if not key.deleted and self._size_bytes + key.size_bytes > TABLES_BYTES_MAX:
+            return False
+        before = table.size_bytes
+        done = table.apply(key)
+        self._size_bytes += table.size_bytes - before
+        return done
 
     def _leave(self, name: Name, member: Member) -> None:
-        meeting = self._meetings.get(name)
-        if meeting is not None and member in meeting.members:
-            del meeting.members[member]
-            if not meeting.members:
-                del self._meetings[name]
+        joined = self._joined.get(member, {})
+        if name not in joined:
+            return
+        del joined[name]
+        if not joined:
+            del self._joined[member]
+        meeting = self._meetings[name]
+        del meeting.members[member]
+        if not meeting.members:
+            del self._meetings[name]
+            self._size_bytes -= meeting.table.size_bytes
 
     def _messages(self, name: Name, keys: Iterable[Key]) -> Iterator[shim_pb2.CoordinatorMessage]:
         for batch in batches(keys, count_max=BATCH_KEYS, bytes_max=BATCH_BYTES):

@@ -66,6 +66,7 @@ def _undo(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.undo.reason = order.reason
     message.undo.kill = order.kill
     message.undo.keep = order.keep
+    message.undo.tear_down = order.tear_down
 
 
 def _stop(order: commands.SendOrder, message: shim_pb2.Order) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from coordinator.core.errors import AllstopError, DriverError, NotReady
 from coordinator.core.model import Finding, Severity
-from worker_shim.agent import communicators, putting_back
+from worker_shim.agent import putting_back, rebuilding
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.programs import programs_of
 from worker_shim.agent.worker import Worker
@@ -29,7 +29,7 @@ def room_needed(tree: Tree) -> int:
 async def look_over(worker: Worker, tree: Tree) -> tuple[Finding, ...]:
     """Everything that speaks against saving this worker now, in its tree or on its node."""
     findings = await asyncio.to_thread(_look_at_tree, worker, tree)
-    lacking = communicators.findings(worker)
+    lacking = rebuilding.findings(worker)
     return (*await _look_for_programs(worker), *lacking, *findings)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from coordinator.core.model import Finding, Severity
-from worker_shim.agent import communicators
+from worker_shim.agent import rebuilding
 from worker_shim.agent.holding import look_over
 from worker_shim.agent.worker import Worker
 
@@ -24,8 +24,9 @@ class Looker:
         """Bring the worker's ranks and findings up to date; a held worker is left in peace."""
         if not worker.alive:
             self._checked.pop(worker.name, None)
-            communicators.forget(worker)
+            rebuilding.forget(worker)
             return
+        await rebuilding.watch(worker)
         tree = await asyncio.to_thread(worker.tree)
         if worker.page is not None:
             worker.ranks = worker.page.ranks(tree)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker_shim.files.keeping import Keeping
+from worker_shim.images.port import Launch
 
 if TYPE_CHECKING:
     from grpc import ChannelCredentials
@@ -68,3 +69,15 @@ class WorkerSpec:
     nccl_shim: Path | None = None  # NCCL's checkpoint shim; None: looked for in usual places
     follow: bool = True  # the worker's output goes to the shim's stdout too
     keeping: Keeping = field(default_factory=Keeping)  # of files that it has open for writing
+
+    @property
+    def launch(self) -> Launch:
+        """What its manifest keeps of this, to start it anew by."""
+        return Launch(
+            argv=tuple(self.argv),
+            env=dict(self.env),
+            cwd=str(self.cwd),
+            slots=self.slots,
+            nccl=self.nccl,
+            nccl_shim=str(self.nccl_shim.absolute()) if self.nccl_shim is not None else "",
+        )

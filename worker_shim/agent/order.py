@@ -21,6 +21,9 @@ from coordinator.core.timelines import Arrival, Lap
 
 Key = tuple[str, int, str, Phase]
 
+EARLY_S = 2.0  # before its deadline an order says who is awaited, so that it is heard in time,
+EARLY_PART = 0.2  # or this part of a short one
+
 
 @dataclass(frozen=True)
 class Order:
@@ -43,6 +46,7 @@ class Order:
     base: str = ""  # PERSIST: a snapshot that stays until this is over
     kill: bool = False
     keep: bool = False
+    tear_down: bool = False  # UNDO: other workers' ranks destroy their communicators, so do these
     record: WorkerRecord | None = None
     addresses: tuple[AddressMove, ...] = ()
     connections: tuple[Endpoint, ...] = ()
@@ -129,6 +133,10 @@ class Deadline:
     def passed(self) -> bool:
         """Whether no time is left."""
         return self._left_s <= 0
+
+    def nears(self, part: float = 1.0) -> bool:
+        """Whether it is time to say who is awaited: nobody listens to what comes later."""
+        return self._left_s <= part * min(EARLY_S, EARLY_PART * self.total_s)
 
     @property
     def _left_s(self) -> float:

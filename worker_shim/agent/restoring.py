@@ -10,7 +10,7 @@ from pathlib import Path
 
 from coordinator.core.errors import AllstopError, BadRequest, DriverError, Refused
 from coordinator.core.model import Endpoint, WorkerRecord
-from worker_shim.agent import communicators, putting_back, starting
+from worker_shim.agent import communicators, putting_back, rebuilding, starting
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.worker import Worker
 from worker_shim.criu.port import ImageFacts
@@ -320,5 +320,5 @@ async def release(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.stopped = worker.stays = False  # that was the old one
     worker.restoration = None
     worker.drop_later(order.action)
-    await communicators.rebuilt(worker, deadline)
+    await rebuilding.rebuilt(worker, deadline)
     return Outcome(held_ms=held_ms, root_pid=worker.root_pid)

@@ -18,6 +18,7 @@ from worker_shim.agent.worker import Worker
 from worker_shim.criu.port import ImageFacts
 from worker_shim.files.keeping import Keeping
 from worker_shim.images.port import Launch, Manifest
+from worker_shim.nccl.launching import environment as launch_environment
 from worker_shim.network.port import Sockets
 
 NOTHING = Sockets((), ())
@@ -28,7 +29,8 @@ async def fetch(worker: Worker, record: WorkerRecord, deadline: Deadline) -> tup
     """Bring the manifest and see that its command could start here; return it with a note.
 
     Nothing is touched. Raises DriverError for a snapshot that does not say how its worker was
-    started, and where program or working directory are missing.
+    started, and where program, working directory or the NCCL checkpoint shim that its mode needs
+    are missing.
     """
     manifest = await worker.drivers.store.manifest(
         record.manifest, record.manifest_digest, deadline_s=deadline.left_s
@@ -40,8 +42,20 @@ async def fetch(worker: Worker, record: WorkerRecord, deadline: Deadline) -> tup
             where=worker.where,
             advice="start the job by hand: `allstop shim run` on each node",
         )
-    await asyncio.to_thread(require_startable, manifest.launch, worker.where)
+    await asyncio.to_thread(_require_startable, worker, manifest.launch)
     return manifest, "what it was started with"
+
+
+def _require_startable(worker: Worker, launch: Launch) -> None:
+    require_startable(launch, worker.where)
+    try:
+        launch_environment(launch.env, worker.directory, mode=launch.nccl, library=_shim(launch))
+    except DriverError as error:
+        raise error.at(job=worker.job, worker=worker.worker, node=worker.where.node) from None
+
+
+def _shim(launch: Launch) -> Path | None:
+    return Path(launch.nccl_shim) if launch.nccl_shim else None
 
 
 async def clear(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
@@ -93,6 +107,8 @@ async def release(worker: Worker, launch: Launch, deadline: Deadline) -> Outcome
         env=launch.env,
         cwd=Path(launch.cwd),
         slots=launch.slots,
+        nccl=launch.nccl,
+        nccl_shim=_shim(launch),
         keeping=worker.keeping,
     )
     notes = await worker.launch(spec)

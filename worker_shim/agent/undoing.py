@@ -16,7 +16,7 @@ import structlog
 
 from coordinator.core.errors import AllstopError, DriverError
 from coordinator.core.failures import listed
-from worker_shim.agent import communicators, gpus
+from worker_shim.agent import communicators, gpus, rebuilding
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.ports import Page
 from worker_shim.agent.worker import Worker
@@ -88,7 +88,7 @@ async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
         worker.page.release()
     held_ms = worker.end_hold()
     worker.state = "running" if worker.alive else worker.state
-    await communicators.rebuilt(worker, deadline)
+    await rebuilding.rebuilt(worker, deadline)
     return Outcome(held_ms=held_ms)
 
 
@@ -97,26 +97,35 @@ async def undo(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     worker.undone.add(order.action)
     if order.kill:
         return await put_away(worker, order.action, deadline)
-    return await put_back(worker, order.action, deadline, delete=True, keep=order.keep)
+    return await put_back(
+        worker, order.action, deadline, delete=True, keep=order.keep, tear_down=order.tear_down
+    )
 
 
 async def put_back(
-    worker: Worker, action: str, deadline: Deadline, *, delete: bool, keep: bool = False
+    worker: Worker,
+    action: str,
+    deadline: Deadline,
+    *,
+    delete: bool,
+    keep: bool = False,
+    tear_down: bool = False,
 ) -> Outcome:
     """The worker runs as before; with `delete` nothing staged or stored of the action is left.
 
-    With `keep` only what is stored is left, since it may be a snapshot's. Raises DriverError, and
+    With `keep` only what is stored is left, since it may be a snapshot's. With `tear_down` parked
+    ranks destroy their communicators first, as those of other workers do. Raises DriverError, and
     the worker is faulted, when it still is held afterwards.
     """
     if worker.action in ("", action):
-        await _let_go(worker, action, deadline)
+        await _let_go(worker, action, deadline, tear_down=tear_down)
     held_ms = worker.end_hold() if worker.action == action else worker.last_held_ms
     if delete:
         await _delete(worker, action, deadline, stored=not keep)
     return Outcome(held_ms=held_ms, note=worker.state)
 
 
-async def _let_go(worker: Worker, action: str, deadline: Deadline) -> None:
+async def _let_go(worker: Worker, action: str, deadline: Deadline, *, tear_down: bool) -> None:
     trouble: list[str] = []
     drivers = worker.drivers
     # Devices come last: a driver that hangs, as for a process that stands still, must not keep the
@@ -130,9 +139,9 @@ async def _let_go(worker: Worker, action: str, deadline: Deadline) -> None:
     back = True
     if worker.gpus:
         back = await _try(_devices_back(worker, deadline), trouble) is not None
-    await _try(communicators.prepare_release(worker, action), trouble)
+    back = back and await _try(_ready(worker, action, tear_down), trouble) is not None
     if worker.page is not None and (seen is None or seen.holding) and back:
-        await _try(_lower(worker.page), trouble)  # a rank without its device is left parked
+        await _try(_lower(worker.page), trouble)  # a rank that lacks something is left parked
     free = seen is not None and seen.free and back
     after = seen if free else await _try(look(worker, deadline), trouble)
     if after is None or not after.free:
@@ -209,6 +218,12 @@ def _see(deleting: asyncio.Future[None]) -> None:
 
 async def _devices_back(worker: Worker, deadline: Deadline) -> bool:
     await gpus.put_back(worker, deadline)
+    return True
+
+
+async def _ready(worker: Worker, action: str, tear_down: bool) -> bool:
+    await communicators.begin_all(worker, anew=tear_down)
+    await communicators.prepare_release(worker, action)
     return True
 
 

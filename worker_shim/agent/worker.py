@@ -27,6 +27,7 @@ from worker_shim.images.port import Launch, Manifest
 from worker_shim.inventory.inventory import Inventory
 from worker_shim.nccl.launching import environment as launch_environment
 from worker_shim.nccl.modes import mode_of
+from worker_shim.nccl.port import Rebuild
 from worker_shim.process.port import LaunchSpec, Tree
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Worker:
     programs: asyncio.Task[tuple[ProgramFile, ...]] | None = None
     watching: asyncio.Task[None] | None = None
     taken: Claim | None = None
-    rebuilding: str = ""  # the action after which its ranks build their communicators anew
+    rebuild: Rebuild | None = None  # of communicators, since it was let go last
     _dropping: set[asyncio.Future[None]] = field(default_factory=set)
     _copying: dict[asyncio.Task[None], str] = field(default_factory=dict)  # for which action
 
@@ -146,6 +147,11 @@ class Worker:
     def nccl(self) -> str:
         """What becomes of its communicators: the mode it was launched with, wherever that was."""
         return mode_of(self.root_pid)
+
+    @property
+    def rebuilding(self) -> str:
+        """The action after which its ranks build their communicators anew; empty: they do not."""
+        return self.rebuild.action if self.rebuild is not None else ""
 
     def tree(self) -> Tree:
         """Its processes now; empty when there are none."""
@@ -197,7 +203,7 @@ class Worker:
         self.workers, self.command, self.state = spec.workers, tuple(spec.argv), "starting"
         self.gpu, self.gpus = False, ()
         self.keeping = spec.keeping
-        self.launched = Launch(tuple(spec.argv), dict(spec.env), str(spec.cwd), spec.slots)
+        self.launched = spec.launch
         self.page, additions, notes = self.drivers.hook.install(
             self.directory, spec.env, worker=self.worker, slots=spec.slots
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from worker_shim.hook.page import (
     COMMUNICATORS_DOWN,
     COMMUNICATORS_FAILED,
+    COMMUNICATORS_GOING_DOWN,
     COMMUNICATORS_REBUILDING,
     COMMUNICATORS_UP,
     STATE_REBUILDING,
@@ -38,6 +39,7 @@ class Communicators:
         if self._down:
             return
         self._down = True
+        self._slot.put("communicators", COMMUNICATORS_GOING_DOWN)
         self._note(int(self._prepare()), COMMUNICATORS_DOWN)
 
     def rebuild(self) -> None:

@@ -61,6 +61,7 @@ COMMUNICATORS_UP = 1
 COMMUNICATORS_DOWN = 2
 COMMUNICATORS_REBUILDING = 3
 COMMUNICATORS_FAILED = 4  # `nccl_result` says how
+COMMUNICATORS_GOING_DOWN = 5  # destroying them has begun; whatever happens, a rebuild follows
 
 FLAG_NO_STEPS = 1
 

@@ -28,6 +28,8 @@ class Launch:
     env: dict[str, str]
     cwd: str
     slots: int  # ranks that fit into its control page
+    nccl: str = "auto"  # the mode that was asked for
+    nccl_shim: str = ""  # NCCL's checkpoint shim as it was given; empty: looked for
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class Endpoint:
         finally:
             self._clients.discard(task)
             for meeting in client.met:
-                meeting.visitors.pop(client.visitor, None)
+                meeting.leave(client.visitor)
             writer.close()
 
     async def _converse(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from coordinator.core.meeting import KEYS_MAX, Key, Table, batches
 log = structlog.get_logger(__name__)
 
 BATCH_KEYS, BATCH_BYTES = 1_024, 512 << 10
+GONE_MAX = 256  # connections that are remembered
 
 Name = tuple[str, str]  # job and action
 Send = Callable[[shim_pb2.ShimMessage], bool]
@@ -31,9 +33,15 @@ class Visitor:
 
     port: int  # its own, on the loopback address
     pid: int = 0  # of the rank, once that was looked up
+    rank: int = -1  # likewise
     awaited: bytes = b""  # the key that it asked for last and that nobody has set
     set_keys: set[bytes] = field(default_factory=set)
     read_keys: set[bytes] = field(default_factory=set)
+
+    @property
+    def keys(self) -> set[bytes]:
+        """What it has set or read."""
+        return self.set_keys | self.read_keys
 
     def note(self, keys: set[bytes], name: bytes) -> None:
         """Remember a key, unless a client has gone wild."""
@@ -49,7 +57,8 @@ class Meeting:
     action: str
     table: Table = field(default_factory=Table)
     own: dict[bytes, None] = field(default_factory=dict)  # names that ranks of this node have set
-    visitors: dict[Visitor, None] = field(default_factory=dict)
+    visitors: dict[Visitor, None] = field(default_factory=dict)  # connected
+    gone: deque[Visitor] = field(default_factory=lambda: deque(maxlen=GONE_MAX))
     came: set[int] = field(default_factory=set)  # ranks of this node
     workers: dict[str, str] = field(default_factory=dict)  # here, each with its prefix
     unsent: list[Key] = field(default_factory=list)
@@ -59,6 +68,19 @@ class Meeting:
     def name(self) -> Name:
         """Job and action."""
         return (self.job, self.action)
+
+    @property
+    def seen(self) -> tuple[Visitor, ...]:
+        """Who is connected or was, the longest gone left out."""
+        return (*self.gone, *self.visitors)
+
+    def leave(self, visitor: Visitor) -> None:
+        """A connection has ended; what a known rank has had is remembered."""
+        if visitor in self.visitors:
+            del self.visitors[visitor]
+            visitor.awaited = b""
+            if visitor.pid:
+                self.gone.append(visitor)
 
 
 class Meetings:

@@ -463,14 +463,16 @@ class StopOrder(_message.Message):
     def __init__(self, stay: _Optional[bool] = ...) -> None: ...
 
 class UndoOrder(_message.Message):
-    __slots__ = ("reason", "kill", "keep")
+    __slots__ = ("reason", "kill", "keep", "tear_down")
     REASON_FIELD_NUMBER: _ClassVar[int]
     KILL_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
+    TEAR_DOWN_FIELD_NUMBER: _ClassVar[int]
     reason: str
     kill: bool
     keep: bool
-    def __init__(self, reason: _Optional[str] = ..., kill: _Optional[bool] = ..., keep: _Optional[bool] = ...) -> None: ...
+    tear_down: bool
+    def __init__(self, reason: _Optional[str] = ..., kill: _Optional[bool] = ..., keep: _Optional[bool] = ..., tear_down: _Optional[bool] = ...) -> None: ...
 
 class FetchOrder(_message.Message):
     __slots__ = ("record", "cold")

@@ -4,7 +4,8 @@
  * send. As with NCCL, ncclCheckpointPrepare is collective and closes all of it, and
  * ncclCheckpointRestore meets anew: rank 0 listens where it now is and sets a binary key of 128
  * bytes, the others poll for it every 10 ms, over a connection that is there for that time alone.
- * While the communicator stands there is a thread "NCCL Service 0" and a file /dev/shm/nccl-*.
+ * While the communicator stands there is a thread "NCCL Service 0" and, unless NCCL_SHM_DISABLE is 1,
+ * a file /dev/shm/nccl-*.
  *
  * Files named $FAKE_NCCL.<what>.<rank> change what a rank does: `prepare` and `absent` make it wait
  * in Prepare, or in Restore before it comes to anybody, as long as the file is there; `fails` makes
@@ -101,13 +102,20 @@ static void *serve(void *unused) {
   return unused;
 }
 
-static int begin_traces(void) {
+static int share_memory(void) {
+  const char *disabled = getenv("NCCL_SHM_DISABLE");
   int fd;
+  memory = MAP_FAILED;
+  if (disabled != NULL && strcmp(disabled, "1") == 0) return 0;
   snprintf(memory_name, sizeof(memory_name), "/dev/shm/nccl-XXXXXX");
   if ((fd = mkstemp(memory_name)) < 0 || ftruncate(fd, 4096) != 0) return -1;
   memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
-  if (memory == MAP_FAILED || pipe2(wake, O_CLOEXEC) != 0) return -1;
+  return memory == MAP_FAILED ? -1 : 0;
+}
+
+static int begin_traces(void) {
+  if (share_memory() != 0 || pipe2(wake, O_CLOEXEC) != 0) return -1;
   if (pthread_create(&service, NULL, serve, NULL) != 0) return -1;
   return pthread_setname_np(service, "NCCL Service 0");
 }
@@ -116,6 +124,7 @@ static void end_traces(void) {
   if (write(wake[1], "", 1) == 1) pthread_join(service, NULL);
   close(wake[0]);
   close(wake[1]);
+  if (memory == MAP_FAILED) return;
   munmap(memory, 4096);
   unlink(memory_name);
 }

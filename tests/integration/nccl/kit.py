@@ -27,13 +27,14 @@ class Sums:
         self.deployment.start_control_plane(*self.policy)
         self.client = OperatorClient([self.deployment.socket])
 
-    def start(self) -> None:
+    def start(self, **env: str) -> None:
         """Worker 0 on n0, worker 1 on n1, a spare on n2."""
         root = self.lab.hosts["n0"].address
         env = {
             "ALLSTOP_NCCL": "rebuild",
             "ALLSTOP_NCCL_SHIM": str(self.shim),
             "FAKE_NCCL": str(self.shared / "do"),
+            **env,
         }
         for worker in (0, 1):
             argv = [sys.executable, str(PROGRAM), str(worker), root, str(self.shared)]

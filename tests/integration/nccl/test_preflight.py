@@ -14,7 +14,8 @@ import pytest
 
 from coordinator.core.model import Severity
 from tests.support.ports import free_port
-from worker_shim.nccl import checking, live
+from worker_shim.nccl import checking, launching, live
+from worker_shim.nccl.modes import driver_version
 from worker_shim.process import proc
 from worker_shim.process.preflight import inspect
 from worker_shim.process.view import TreeView, view
@@ -40,6 +41,7 @@ open(sys.argv[4], "w").close()
 time.sleep(300)
 """
 SETTINGS = {"NCCL_NVLS_ENABLE": "0", "NCCL_CUMEM_HOST_ENABLE": "0"}
+OF_KEEP = {name: value for name, value, _ in launching.OF_KEEP}
 
 Look = Callable[..., TreeView]
 
@@ -117,6 +119,20 @@ def test_keep_needs_sockets_alone_and_a_driver_that_can(look: Look) -> None:
     texts = " ".join(finding.text for finding in checking.check(seen))
     assert "NCCL_IB_DISABLE=1" in texts
     assert "NCCL_SHM_DISABLE=1" in texts
+
+
+def test_keep_passes_with_a_driver_that_can(
+    look: Look, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    version = tmp_path / "version"
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  610.57.04  Mon Nov 2\n")
+    monkeypatch.setattr(checking, "driver_version", lambda: driver_version(version))
+    seen = look("keep", **OF_KEEP, NCCL_NVLS_ENABLE="0")
+    assert refused(seen) == []
+    (finding,) = checking.check(seen)
+    assert (finding.severity, finding.code) == (Severity.WARN, "nccl"), "which forbids a freeze"
+    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  595.71.05  Mon Nov 2\n")
+    assert refused(seen) == ["nccl_keep"]
 
 
 def test_the_preflight_has_it(look: Look) -> None:

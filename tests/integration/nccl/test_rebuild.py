@@ -112,6 +112,26 @@ async def test_they_are_rebuilt_though_nobody_leads_when_the_timer_runs_out(sums
     assert (await follow(sums.client.checkpoint(JOB))).snapshot is not None
 
 
+@pytest.mark.timeout(240)
+async def test_a_teardown_that_outlasts_its_order_costs_the_attempt_and_not_the_job(
+    sums: Sums,
+) -> None:
+    waits = sums.tell("prepare", 3)
+    with pytest.raises(AllstopError, match="did not destroy the NCCL communicators") as failed:
+        await follow(sums.client.checkpoint(JOB))
+    assert failed.value.where.phase == "DUMP"
+    unfinished = "has not finished destroying its communicators"
+    await until("the finding", lambda: _any(sums, "rank 3", unfinished))
+    with pytest.raises(AllstopError, match=unfinished):
+        await follow(sums.client.checkpoint(JOB))
+
+    waits.unlink()
+    await sums.goes_on()
+    await until("their end", lambda: _none(sums, "destroying"))
+    assert (await follow(sums.client.checkpoint(JOB))).snapshot is not None
+    await sums.goes_on()
+
+
 async def _any(sums: Sums, *words: str) -> bool:
     return any(all(word in text for word in words) for text in await sums.findings())
 

@@ -15,9 +15,9 @@ import redis.asyncio
 from allstop.v1 import shim_pb2
 
 from coordinator.core.model import Severity
-from tests.unit.agent.fakes import RANK, FakePage
+from tests.unit.agent.communicating import Page, until_written
 from tests.unit.agent.rig import Rig
-from worker_shim.agent import communicators
+from worker_shim.agent import rebuilding
 from worker_shim.agent.worker import Worker
 from worker_shim.hook.page import (
     COMMUNICATORS_DOWN,
@@ -26,42 +26,6 @@ from worker_shim.hook.page import (
     COMMUNICATORS_UP,
 )
 from worker_shim.nccl.launching import KVS_FILE
-from worker_shim.nccl.port import RankCommunicators
-
-
-class Page(FakePage):
-    """Ranks 0 and 1 of four, which destroy and rebuild as they are told unless `stuck`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.world_size = 4
-        self.stands = {0: COMMUNICATORS_UP, 1: COMMUNICATORS_UP}
-        self.results = {0: 0, 1: 0}
-        self.stuck: set[int] = set()
-        self.torn = 0
-        self.pids = {0: RANK, 1: RANK + 1}
-
-    @property
-    def tearing_down(self) -> bool:  # type: ignore[override]
-        return self.hold != 0 and self.torn == self.hold
-
-    def tear_down(self) -> None:
-        self.torn = self.hold
-        self._all(COMMUNICATORS_DOWN)
-
-    def release(self) -> None:
-        if self.tearing_down:
-            self._all(COMMUNICATORS_UP)
-        super().release()
-
-    def _all(self, state: int) -> None:
-        self.stands.update({rank: state for rank in self.stands if rank not in self.stuck})
-
-    def communicators(self) -> tuple[RankCommunicators, ...]:
-        return tuple(
-            RankCommunicators(rank, self.pids[rank], state, self.results[rank])
-            for rank, state in self.stands.items()
-        )
 
 
 @pytest.fixture
@@ -75,15 +39,6 @@ def page(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Page]:
 
 def meetings(rig: Rig) -> list[shim_pb2.Meeting]:
     return [message.meeting for message in rig.sent if message.HasField("meeting")]
-
-
-async def until_written(rig: Rig) -> str:
-    """What the file says, once it is there."""
-    path = rig.worker.directory / KVS_FILE
-    async with asyncio.timeout(5):
-        while not path.exists():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-    return path.read_text()
 
 
 async def test_they_are_down_before_the_dump_and_not_before_all_are_parked(
@@ -125,10 +80,11 @@ async def test_who_does_not_come_is_named_and_the_worker_runs(rig: Rig, page: Pa
     assert (late.failure.kind, late.failure.rank) == ("DeadlinePassed", 1)
     assert "has not begun to rebuild" in late.failure.what
     assert rig.worker.state == "running"
-    (found,) = communicators.findings(rig.worker)
+    (found,) = rebuilding.findings(rig.worker)
     assert (found.severity, found.rank) == (Severity.REFUSE, 1)
     page.stands[1] = COMMUNICATORS_UP
-    assert communicators.findings(rig.worker) == ()
+    await rebuilding.watch(rig.worker)
+    assert rebuilding.findings(rig.worker) == ()
     assert rig.drivers.endpoint.meetings.of("llm/0") is None
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from allstop.v1 import shim_pb2
 
@@ -13,6 +15,7 @@ from coordinator.core.errors import DriverError, Where
 from coordinator.core.model import AddressMove, WorkerRecord
 from tests.unit.agent.rig import PEER, Rig
 from worker_shim.agent.launched import moved, named_in, require_startable
+from worker_shim.agent.options import WorkerSpec
 from worker_shim.images import manifest as manifests
 from worker_shim.images.port import Launch
 
@@ -112,6 +115,33 @@ async def test_what_a_restored_worker_was_started_with_is_kept_on(rig: Rig, tmp_
     refused = await rig.order("FETCH", "r2", record=again, cold=True)
     assert "does not say how its worker was started" in refused.failure.what
     assert rig.process.state == "S"
+
+
+async def test_the_nccl_mode_is_the_one_that_was_asked_for(rig: Rig, tmp_path: Path) -> None:
+    library = tmp_path / "libnccl-checkpoint-shim.so"
+    library.touch()
+    asked = WorkerSpec("llm", 0, 1, (sys.executable,), ENV, tmp_path, nccl="rebuild")
+    rig.worker.launched = replace(asked, nccl_shim=library).launch
+    result = await rig.to("PERSIST")
+    rig.worker.launched = None
+    await started(rig, result)
+    spec = rig.process.launched
+    assert spec is not None
+    assert spec.env["ALLSTOP_NCCL_MODE"] == "rebuild"
+    assert spec.env["LD_PRELOAD"] == str(library)
+    kept = rig.worker.launched
+    assert kept is not None
+    assert (kept.nccl, kept.nccl_shim) == ("rebuild", str(library)), "for the next one"
+
+    library.unlink()
+    refused = await rig.order("FETCH", "r2", record=result, cold=True)
+    assert "checkpoint shim libnccl-checkpoint-shim.so is not found" in refused.failure.what
+    assert rig.process.state == "S"
+
+
+def test_a_manifest_of_an_older_shim_has_the_mode_chosen_anew() -> None:
+    old = b'{"argv":["python"],"env":{},"cwd":"/","slots":8}'
+    assert msgspec.json.decode(old, type=Launch).nccl == "auto"
 
 
 @pytest.mark.parametrize("what", ["program", "working directory"])

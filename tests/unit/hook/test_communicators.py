@@ -11,6 +11,7 @@ from worker_shim.hook import rank
 from worker_shim.hook.communicators import Communicators, find
 from worker_shim.hook.page import (
     COMMUNICATORS_FAILED,
+    COMMUNICATORS_GOING_DOWN,
     COMMUNICATORS_NONE,
     COMMUNICATORS_REBUILDING,
     COMMUNICATORS_UP,
@@ -71,7 +72,7 @@ def stands(one: Rank) -> tuple[int, int]:
 def test_they_go_when_all_are_parked_and_come_back_at_release(one: Rank) -> None:
     one.stops({}, {TEAR_DOWN: 5}, {}, {HOLD: 0, TARGET: 0})
     assert one.calls == [
-        ("prepare", STATE_PARKED, COMMUNICATORS_UP),
+        ("prepare", STATE_PARKED, COMMUNICATORS_GOING_DOWN),
         ("restore", STATE_REBUILDING, COMMUNICATORS_REBUILDING),
     ]
     assert stands(one) == (COMMUNICATORS_UP, 0)

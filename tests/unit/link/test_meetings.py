@@ -18,9 +18,10 @@ from coordinator.core.meeting import (
     batches,
 )
 from coordinator.core.model import WorkerState
+from coordinator.link import meetings
 from coordinator.link.hub import Branch, Hub
 from coordinator.link.limits import MEETING_KEYS_MAX, check_said
-from coordinator.link.meetings import MEETINGS_MAX, PUSH_S
+from coordinator.link.meetings import JOINED_MAX, PUSH_S, Meetings
 from tests.support.fake_node import facts_of
 from tests.unit.link.test_hub import FakeDownlink, hub_with_log, joined, park, say
 
@@ -102,7 +103,7 @@ async def test_it_is_said_who_has_come() -> None:
     assert (list(answer.came), answer.ask) == ([0, 1, 3], True)
 
 
-async def test_a_meeting_ends_with_its_last_member_and_there_are_not_too_many() -> None:
+async def test_a_meeting_ends_with_its_last_member() -> None:
     hub, _ = hub_with_log()
     branch, down = joined(hub)
     attach(hub, branch, 1, "node-1")
@@ -120,9 +121,48 @@ async def test_a_meeting_ends_with_its_last_member_and_there_are_not_too_many() 
     say(hub, branch, 1, meeting=meeting())
     await pushed()
     assert len(heard(down)) == before + 1, "nothing is left of it"
-    for number in range(MEETINGS_MAX + 5):
-        say(hub, branch, 2, meeting=meeting(Key(b"k", b"v"), action=f"a{number}"))
-    assert len(hub._meetings._meetings) == MEETINGS_MAX
+    assert hub._meetings._size_bytes == 0
+
+
+async def test_as_many_jobs_meet_at_once_as_there_are() -> None:
+    told: list[tuple[list[int], str]] = []
+    many = Meetings[int](5, lambda to, message: told.append((list(to), message.meeting.job)))
+    for job in range(1000):
+        for node in (2 * job, 2 * job + 1):
+            many.hear(node, meeting(job=f"job-{job}"))
+    for job in range(1000):
+        many.hear(2 * job, meeting(Key(b"uid", b"v"), job=f"job-{job}"))
+    many.push()
+    assert told == [([2 * job, 2 * job + 1], f"job-{job}") for job in range(1000)]
+    for node in range(2000):
+        many.forget(node)
+    assert (many._meetings, many._joined, many._size_bytes) == ({}, {}, 0)
+
+
+async def test_a_shim_in_too_many_meetings_leaves_its_own_and_nobody_elses() -> None:
+    told: list[list[int]] = []
+    many = Meetings[int](5, lambda to, message: told.append(list(to)))
+    many.hear(1, meeting(action="ours"))
+    for number in range(JOINED_MAX + 5):
+        many.hear(2, meeting(action=f"a{number}"))
+    assert len(many._meetings) == JOINED_MAX + 1
+    many.hear(2, meeting(action="ours"))
+    many.hear(1, meeting(Key(b"uid", b"v"), action="ours"))
+    many.push()
+    assert told == [[1, 2]]
+    many.close()
+
+
+async def test_all_meetings_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meetings, "TABLES_BYTES_MAX", 10)
+    many = Meetings[int](5, lambda to, message: None)
+    many.hear(1, meeting(Key(b"k1", b"1234"), action="a"))
+    many.hear(2, meeting(Key(b"k2", b"1234"), action="b"))
+    assert not many._meetings[("llm", "b")].table
+    many.hear(1, meeting(Key(b"k1", deleted=True), action="a"))
+    many.hear(2, meeting(Key(b"k2", b"1234"), action="b"))
+    assert len(many._meetings[("llm", "b")].table) == 1
+    many.close()
 
 
 def test_a_table_is_bounded() -> None:
