@@ -356,6 +356,8 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             keep_images=node["keep_images"],
             on_term=node["on_term"],
             term_grace_s=node["term_grace_s"],
+            term_code=node["term_code"],
+            usr1_grace_s=node["usr1_grace_s"],
             preemption=node["preemption"],
             preemption_url=node["preemption_url"],
             until_worker_ends=node.get("until_worker_ends"),

@@ -14,7 +14,7 @@ from coordinator.api import drains, reading
 from coordinator.api.desk import Desk
 from coordinator.api.identity import attempt_id
 from coordinator.api.watchers import Watchers
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError, BugError, LinkError, NoLeader
 from coordinator.core.failures import failure_of
@@ -80,7 +80,14 @@ class Reign:
             behind=lambda: self.inbox.behind,
         )
         self.desk = Desk(
-            self.control, store, self.hub, self.watchers, self.tell, unix, gathered=self.gathered
+            self.control,
+            store,
+            self.hub,
+            self.watchers,
+            self.tell,
+            unix,
+            gathered=self.gathered,
+            settled=self.settled,
         )
         self._loop = ControlLoop(
             self.control,
@@ -96,6 +103,7 @@ class Reign:
         self._successor = successor
         self._inherited: frozenset[str] = frozenset()  # jobs that an earlier leader has recorded
         self._gather_until = 0.0
+        self._settles_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._why: AllstopError | None = None
         self._stopped = asyncio.Event()
@@ -123,6 +131,7 @@ class Reign:
         )
         self._inherited = frozenset(job.job for job in loaded.jobs)
         self._gather_until = self._clock() + GATHER_S
+        self._settles_at = self._clock() + self.control.policy.adopt_s
         self._start(self._loop.run, "control loop")
         log.info(
             "leading",
@@ -145,6 +154,11 @@ class Reign:
             if view is not None and view.state not in ("unknown", "incomplete"):
                 break
             await asyncio.sleep(POLL_S)
+
+    def settled(self) -> bool:
+        """Whether every node of an earlier leader is here, or was given time to come."""
+        first = not self._inherited and not self._successor
+        return first or self._clock() >= self._settles_at
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         task = asyncio.create_task(self._guarded(work), name=name)
@@ -244,8 +258,12 @@ class Reign:
             self.tell(await drains.by_notice(self.desk, ask))
         except AllstopError as error:
             log.warning("a drain could not be asked for", node=ask.node, error=str(error))
-        except Exception:
+            unready = failure_of(error.at(node=ask.node))
+            self.tell(drain_events.DrainUnready(ask.node, unready, ask.session))
+        except Exception as error:
             log.exception("a drain could not be asked for", node=ask.node)
+            bug = BugError(f"a drain could not be asked for: {error!r}")
+            self.tell(drain_events.DrainUnready(ask.node, failure_of(bug), ask.session))
 
     # -- events ------------------------------------------------------------------------------
 

@@ -175,6 +175,9 @@ def test_what_tells_a_shim_that_its_node_goes(shim: Shim) -> None:
     options, _ = shim("shim", "--on-term", "stop", "--term-grace", "90s")
     assert (options.on_term, options.term_grace_s) == ("stop", 90.0)
     assert (options.preemption, shim("shim")[0].on_term) == ("", "end")
+    assert (options.term_code, options.usr1_grace_s) == (0, 0.0)
+    options, _ = shim("shim", "--term-code", "143", "--usr1-grace", "5m")
+    assert (options.term_code, options.usr1_grace_s) == (143, 300.0)
     url = "http://10.0.0.9:8080/latest"
     options, _ = shim("shim", "--preemption", "aws", "--preemption-url", url)
     assert (options.preemption, options.preemption_url) == ("aws", url)
