@@ -16,7 +16,7 @@ from coordinator.core.errors import LinkError, SetupError
 from coordinator.server.testing import running_coordinator
 from coordinator.store.memory import MemoryKeyValue, MemoryStore
 from tests.integration.control.test_recovery import until
-from tests.support.cluster import QUICK, Cluster, cluster
+from tests.support.cluster import QUICK, Cluster, cluster, follow
 from tests.support.fake_shim import attached
 from tests.support.kubernetes_api import Api, serving_api
 
@@ -118,7 +118,7 @@ async def test_a_new_leader_that_knows_no_nodes_yet_completes_nothing() -> None:
     kv = MemoryKeyValue()
     api, quick = Api(), replace(QUICK, adopt_s=2.0)
     async with cluster(2, store=MemoryStore(kv)) as case, bridged(case, api):
-        pass
+        assert (await follow(case.client.checkpoint("llm"))).error is None
     api.drain_request("r", "gpu-1", podsToDrain={"training": ["llm-node-0-1"]})
     async with (
         running_coordinator(store=MemoryStore(kv), policy=quick, name="second") as leader,
