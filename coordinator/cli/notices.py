@@ -35,7 +35,7 @@ def notice_options(function: Function) -> Function:
                 "or it had none. Not 0 in a Job of Kubernetes, where 0 means completed.",
             ),
             option(
-                "--usr1-grace", "usr1_grace_s", type=Duration(), metavar="DURATION",
+                "--save-grace", "save_grace_s", type=Duration(), metavar="DURATION",
                 help="SIGUSR1: the time there is for the checkpoints that it asks for.  "
                 "[default: no limit]",
             ),

@@ -80,15 +80,9 @@ class Reign:
             behind=lambda: self.inbox.behind,
         )
         self.desk = Desk(
-            self.control,
-            store,
-            self.hub,
-            self.watchers,
-            self.tell,
-            unix,
-            gathered=self.gathered,
-            settled=self.settled,
-        )
+            self.control, store, self.hub, self.watchers, self.tell, unix,
+            gathered=self.gathered, settled=self.settled,
+        )  # fmt: skip
         self._loop = ControlLoop(
             self.control,
             self.inbox,
@@ -102,8 +96,7 @@ class Reign:
         self._published: dict[str, NodeFacts] = {}
         self._successor = successor
         self._inherited: frozenset[str] = frozenset()  # jobs that an earlier leader has recorded
-        self._gather_until = 0.0
-        self._settles_at = 0.0
+        self._began_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._why: AllstopError | None = None
         self._stopped = asyncio.Event()
@@ -130,8 +123,7 @@ class Reign:
             )
         )
         self._inherited = frozenset(job.job for job in loaded.jobs)
-        self._gather_until = self._clock() + GATHER_S
-        self._settles_at = self._clock() + self.control.policy.adopt_s
+        self._began_at = self._clock()
         self._start(self._loop.run, "control loop")
         log.info(
             "leading",
@@ -147,7 +139,7 @@ class Reign:
         Its shims may be on their way, by other replicas or anew; a request that came before them
         would be refused for want of workers that are well. Raises NoLeader when the epoch ends.
         """
-        while self._clock() < self._gather_until and (job in self._inherited or self._successor):
+        while self._within(GATHER_S) and (job in self._inherited or self._successor):
             if self._stopped.is_set():
                 raise NoLeader(f"no leader yet: {self._why}", advice="ask another coordinator")
             view = next((view for view in self.control.jobs() if view.job.job == job), None)
@@ -158,7 +150,10 @@ class Reign:
     def settled(self) -> bool:
         """Whether every node of an earlier leader is here, or was given time to come."""
         first = not self._inherited and not self._successor
-        return first or self._clock() >= self._settles_at
+        return first or not self._within(self.control.policy.adopt_s)
+
+    def _within(self, wait_s: float) -> bool:
+        return self._clock() < self._began_at + wait_s
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         task = asyncio.create_task(self._guarded(work), name=name)

@@ -86,12 +86,7 @@ async def _run(
     await _make_ready(drivers, probe)
     workers = tuple(agent.worker(spec.job, spec.worker) for spec in specs)
     code = 0
-    notices = Notices(
-        agent,
-        on_term=options.on_term,
-        grace_s=options.term_grace_s,
-        save_grace_s=options.usr1_grace_s,
-    )
+    notices = Notices(agent, options.on_term, options.term_grace_s, options.save_grace_s)
     clouds = _clouds(options, notices, probe)
     with _signals(Told(notices)) as told:
         tasks: list[asyncio.Task[None]] = []

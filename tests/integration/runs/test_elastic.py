@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from lab import Lab
-from tests.integration.badluck.kit import JOB, NODES, RANKS, RANKS_PER_NODE, Pair
+from tests.integration.badluck.kit import JOB, NODES, RANKS, RANKS_PER_NODE, Pair, until
 from tests.integration.hook.test_wrapped import PROGRAM
 
 pytestmark = [
@@ -85,6 +85,29 @@ async def job(tmp_path: Path, criu_path: str) -> AsyncIterator[Elastic]:
         await job.start()
         yield job
         await job.stop()
+
+
+async def test_ranks_that_torchrun_starts_again_are_the_jobs_and_are_saved(job: Elastic) -> None:
+    before = await job.pid_of(0)
+    last = min(job.steps().values())
+    job.host("n0").run(["kill", "-KILL", str(before)])
+
+    async def again() -> bool:
+        view = await job.job()
+        ranks = [rank for worker in view.workers for rank in worker.ranks] if view else []
+        begun = len(ranks) == len(RANKS) and all(0 < rank.boundary < last for rank in ranks)
+        return begun and before not in {rank.pid for rank in ranks}
+
+    await until("that all ranks step again, from the beginning", again)
+    assert job.restarts() > 0, "torchrun has done it"
+    view = await job.job()
+    assert view is not None
+    assert view.job.incarnation == 1, "to allstop nothing has failed"
+    taken = await job.snapshot()
+    boundaries = {rank.boundary for worker in taken.workers for rank in worker.ranks}
+    assert boundaries == {taken.step}
+    await job.restore()
+    await job.moves()
 
 
 async def test_a_torchrun_that_may_restart_its_ranks_does_not_for_a_restore(job: Elastic) -> None:
