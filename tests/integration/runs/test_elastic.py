@@ -31,6 +31,7 @@ pytestmark = [
 KEEP_ALIVE = "keep_alive_interval=1,keep_alive_max_attempt=2"
 AWAY_S = 4.0  # more than torchrun waits for a heartbeat then
 STEP_S = 0.05
+FAR = 300  # steps: more than are taken between two looks
 
 
 @dataclass
@@ -88,14 +89,17 @@ async def job(tmp_path: Path, criu_path: str) -> AsyncIterator[Elastic]:
 
 
 async def test_ranks_that_torchrun_starts_again_are_the_jobs_and_are_saved(job: Elastic) -> None:
+    async def far() -> bool:
+        return min(job.steps().values()) > FAR
+
+    await until("many steps", far)
     before = await job.pid_of(0)
-    last = min(job.steps().values())
     job.host("n0").run(["kill", "-KILL", str(before)])
 
     async def again() -> bool:
         view = await job.job()
         ranks = [rank for worker in view.workers for rank in worker.ranks] if view else []
-        begun = len(ranks) == len(RANKS) and all(0 < rank.boundary < last for rank in ranks)
+        begun = len(ranks) == len(RANKS) and all(0 < rank.boundary < FAR for rank in ranks)
         return begun and before not in {rank.pid for rank in ranks}
 
     await until("that all ranks step again, from the beginning", again)

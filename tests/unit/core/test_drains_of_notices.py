@@ -233,6 +233,9 @@ def test_an_earlier_drain_that_was_not_recorded_does_not_undo_a_new_one(world: W
     made = write.record
     world.event(drain_events.DrainUnstored(made.node, made.state, made.requested_unix_s, AWAY))
     world.tick(2.0)
+    assert [each.record.state for each in world.writes if isinstance(each, commands.PutDrain)] == [
+        D.DRAINING
+    ]
     go_on(world, 2.0)
     assert state(world, "node-3") is D.DRAINED
     assert world.drains["node-3"].state is D.DRAINED
