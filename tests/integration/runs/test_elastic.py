@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -36,7 +38,10 @@ FAR = 300  # steps: more than are taken between two looks
 
 @dataclass
 class Elastic(Pair):
-    """The job below torchrun, which may restart its ranks three times."""
+    """The job below torchrun, which may restart its ranks."""
+
+    restarts_max: int = 3
+    conf: str = KEEP_ALIVE
 
     def start_worker(self, node: str) -> None:
         """The node's agent and its ranks."""
@@ -44,9 +49,9 @@ class Elastic(Pair):
         torchrun = [
             *(sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes", str(len(NODES)), "--nproc-per-node", str(RANKS_PER_NODE)),
-            *("--rdzv-backend", "c10d", "--rdzv-id", JOB, "--max-restarts", "3"),
+            *("--rdzv-backend", "c10d", "--rdzv-id", JOB, "--max-restarts", str(self.restarts_max)),
             *("--rdzv-endpoint", f"{first.address}:29500", "--local-addr", host.address),
-            *("--rdzv-conf", f"is_host={int(host is first)},{KEEP_ALIVE}"),
+            *("--rdzv-conf", f"is_host={int(host is first)},{self.conf}"),
         ]
         self.deployment.options = ("--criu", str(self.criu_of(node)))
         self.deployment.start_worker(
@@ -79,16 +84,37 @@ def told(path: Path) -> dict[int, str]:
     return {int(step): what for step, what in lines}
 
 
-@pytest_asyncio.fixture
-async def job(tmp_path: Path, criu_path: str) -> AsyncIterator[Elastic]:
-    with Lab(tmp_path / "lab", NODES) as lab:
-        job = Elastic(lab, tmp_path, criu_path)
+@asynccontextmanager
+async def running(root: Path, criu_path: str, **fields: Any) -> AsyncIterator[Elastic]:
+    """The job, stepping."""
+    with Lab(root / "lab", NODES) as lab:
+        job = Elastic(lab, root, criu_path, **fields)
         await job.start()
         yield job
         await job.stop()
 
 
-async def test_ranks_that_torchrun_starts_again_are_the_jobs_and_are_saved(job: Elastic) -> None:
+@pytest_asyncio.fixture
+async def job(tmp_path: Path, criu_path: str) -> AsyncIterator[Elastic]:
+    async with running(tmp_path, criu_path) as job:
+        yield job
+
+
+@pytest_asyncio.fixture
+async def patient(tmp_path: Path, criu_path: str) -> AsyncIterator[Elastic]:
+    """With heartbeats as torchrun has them by itself, and restarts to spare: agents that miss each
+    other in a rendezvous use more than one.
+    """
+    conf = "keep_alive_interval=5,keep_alive_max_attempt=3"
+    async with running(tmp_path, criu_path, restarts_max=20, conf=conf) as job:
+        yield job
+
+
+async def test_ranks_that_torchrun_starts_again_are_the_jobs_and_are_saved(
+    patient: Elastic,
+) -> None:
+    job = patient
+
     async def far() -> bool:
         return min(job.steps().values()) > FAR
 
