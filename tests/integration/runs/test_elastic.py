@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from lab import Lab
-from tests.integration.badluck.kit import JOB, NODES, RANKS, RANKS_PER_NODE, Pair, until
+from tests.integration.badluck.kit import JOB, NODES, RANKS, RANKS_PER_NODE, Pair
 from tests.integration.hook.test_wrapped import PROGRAM
 
 pytestmark = [
@@ -33,15 +31,11 @@ pytestmark = [
 KEEP_ALIVE = "keep_alive_interval=1,keep_alive_max_attempt=2"
 AWAY_S = 4.0  # more than torchrun waits for a heartbeat then
 STEP_S = 0.05
-FAR = 300  # steps: more than are taken between two looks
 
 
 @dataclass
 class Elastic(Pair):
-    """The job below torchrun, which may restart its ranks."""
-
-    restarts_max: int = 3
-    conf: str = KEEP_ALIVE
+    """The job below torchrun, which may restart its ranks three times."""
 
     def start_worker(self, node: str) -> None:
         """The node's agent and its ranks."""
@@ -49,9 +43,9 @@ class Elastic(Pair):
         torchrun = [
             *(sys.executable, "-m", "torch.distributed.run"),
             *("--nnodes", str(len(NODES)), "--nproc-per-node", str(RANKS_PER_NODE)),
-            *("--rdzv-backend", "c10d", "--rdzv-id", JOB, "--max-restarts", str(self.restarts_max)),
+            *("--rdzv-backend", "c10d", "--rdzv-id", JOB, "--max-restarts", "3"),
             *("--rdzv-endpoint", f"{first.address}:29500", "--local-addr", host.address),
-            *("--rdzv-conf", f"is_host={int(host is first)},{self.conf}"),
+            *("--rdzv-conf", f"is_host={int(host is first)},{KEEP_ALIVE}"),
         ]
         self.deployment.options = ("--criu", str(self.criu_of(node)))
         self.deployment.start_worker(
@@ -84,60 +78,13 @@ def told(path: Path) -> dict[int, str]:
     return {int(step): what for step, what in lines}
 
 
-@asynccontextmanager
-async def running(root: Path, criu_path: str, **fields: Any) -> AsyncIterator[Elastic]:
-    """The job, stepping."""
-    with Lab(root / "lab", NODES) as lab:
-        job = Elastic(lab, root, criu_path, **fields)
+@pytest_asyncio.fixture
+async def job(tmp_path: Path, criu_path: str) -> AsyncIterator[Elastic]:
+    with Lab(tmp_path / "lab", NODES) as lab:
+        job = Elastic(lab, tmp_path, criu_path)
         await job.start()
         yield job
         await job.stop()
-
-
-@pytest_asyncio.fixture
-async def job(tmp_path: Path, criu_path: str) -> AsyncIterator[Elastic]:
-    async with running(tmp_path, criu_path) as job:
-        yield job
-
-
-@pytest_asyncio.fixture
-async def patient(tmp_path: Path, criu_path: str) -> AsyncIterator[Elastic]:
-    """With heartbeats as torchrun has them by itself, and restarts to spare: agents that miss each
-    other in a rendezvous use more than one.
-    """
-    conf = "keep_alive_interval=5,keep_alive_max_attempt=3"
-    async with running(tmp_path, criu_path, restarts_max=20, conf=conf) as job:
-        yield job
-
-
-async def test_ranks_that_torchrun_starts_again_are_the_jobs_and_are_saved(
-    patient: Elastic,
-) -> None:
-    job = patient
-
-    async def far() -> bool:
-        return min(job.steps().values()) > FAR
-
-    await until("many steps", far)
-    before = await job.pid_of(0)
-    job.host("n0").run(["kill", "-KILL", str(before)])
-
-    async def again() -> bool:
-        view = await job.job()
-        ranks = [rank for worker in view.workers for rank in worker.ranks] if view else []
-        begun = len(ranks) == len(RANKS) and all(0 < rank.boundary < FAR for rank in ranks)
-        return begun and before not in {rank.pid for rank in ranks}
-
-    await until("that all ranks step again, from the beginning", again)
-    assert job.restarts() > 0, "torchrun has done it"
-    view = await job.job()
-    assert view is not None
-    assert view.job.incarnation == 1, "to allstop nothing has failed"
-    taken = await job.snapshot()
-    boundaries = {rank.boundary for worker in taken.workers for rank in worker.ranks}
-    assert boundaries == {taken.step}
-    await job.restore()
-    await job.moves()
 
 
 async def test_a_torchrun_that_may_restart_its_ranks_does_not_for_a_restore(job: Elastic) -> None:
