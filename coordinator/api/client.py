@@ -202,9 +202,12 @@ class OperatorClient(KeepingClient, DrainsClient):
         reply = await self._ask(lambda stub, timeout: stub.ListJobs(request, timeout=timeout))
         return tuple(from_proto(view, JobView) for view in reply.jobs)
 
-    async def nodes(self) -> tuple[NodeView, ...]:
-        """All nodes, by name, those lost and left included."""
-        request = operator_pb2.ListNodesRequest()
+    async def nodes(self, *, settled: bool = False) -> tuple[NodeView, ...]:
+        """All nodes, by name, those lost and left included.
+
+        `settled`: raises NotReady while the leader is new, and shims may be on their way to it.
+        """
+        request = operator_pb2.ListNodesRequest(settled=settled)
         reply = await self._ask(lambda stub, timeout: stub.ListNodes(request, timeout=timeout))
         return tuple(from_proto(view, NodeView) for view in reply.nodes)
 

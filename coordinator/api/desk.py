@@ -17,6 +17,11 @@ async def at_once(job: str) -> None:
     """Nobody is waited for."""
 
 
+def always() -> bool:
+    """Nobody is on the way."""
+    return True
+
+
 @dataclass(frozen=True)
 class Desk:
     """The leader's side of the operator service; only its own loop may touch it."""
@@ -28,3 +33,4 @@ class Desk:
     tell: Callable[[events.Event], None]
     unix: Callable[[], float] = time.time
     gathered: Callable[[str], Awaitable[None]] = at_once  # a new leader's wait for a job's nodes
+    settled: Callable[[], bool] = always  # whether nodes that are not here were given time to come

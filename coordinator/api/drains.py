@@ -38,6 +38,7 @@ async def drain(desk: Desk, request: operator_pb2.DrainRequest) -> operator_pb2.
     for view in desk.control.jobs():
         await desk.gathered(view.job.job)
     asked = await _asked(desk, request.node, request.why, request.deadline_s)
+    asked = replace(asked, notice=request.notice)
     await _answer(desk, asked.request, asked)
     return _reply(desk, request.node)
 
@@ -52,7 +53,8 @@ async def undrain(desk: Desk, request: operator_pb2.UndrainRequest) -> operator_
 
 async def by_notice(desk: Desk, ask: commands.AskDrain) -> drain_events.DrainRequested:
     """The request for a drain that a leader makes itself; raises what reading the store raises."""
-    return replace(await _asked(desk, ask.node, ask.why, ask.deadline_s), notice=True)
+    asked = await _asked(desk, ask.node, ask.why, ask.deadline_s)
+    return replace(asked, notice=True, session=ask.session)
 
 
 async def _asked(desk: Desk, node: str, why: str, deadline_s: float) -> drain_events.DrainRequested:

@@ -13,7 +13,7 @@ from coordinator.api.desk import Desk
 from coordinator.api.identity import restore_id
 from coordinator.codec import member_of, to_proto
 from coordinator.core import commands, events
-from coordinator.core.errors import NotFound, Refused, StoreError, Where
+from coordinator.core.errors import NotFound, NotReady, Refused, StoreError, Where
 from coordinator.core.model import (
     AttemptState,
     NodeFacts,
@@ -302,8 +302,12 @@ def _node_message(view: NodeView) -> operator_pb2.NodeView:
     )
 
 
-def list_nodes(desk: Desk) -> operator_pb2.ListNodesReply:
-    """All nodes this leader has seen."""
+def list_nodes(desk: Desk, *, settled: bool) -> operator_pb2.ListNodesReply:
+    """All nodes this leader has seen; raises NotReady if it is not `settled`, where that counts."""
+    if settled and not desk.settled():
+        raise NotReady(
+            "the leader is new, and nodes may be on their way to it", advice="ask again in a minute"
+        )
     return operator_pb2.ListNodesReply(nodes=[_node_message(view) for view in desk.control.nodes()])
 
 

@@ -259,7 +259,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         """All nodes."""
 
         async def listed(desk: Desk) -> operator_pb2.ListNodesReply:
-            return reading.list_nodes(desk)
+            return reading.list_nodes(desk, settled=request.settled)
 
         return await _answered(context, self._with_desk(listed))
 

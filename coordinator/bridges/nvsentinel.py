@@ -31,7 +31,7 @@ import structlog
 from coordinator.api.client import OperatorClient
 from coordinator.bridges.kubernetes import MERGE, Kubernetes, refused
 from coordinator.core.drain_records import DrainState
-from coordinator.core.errors import AllstopError, Refused
+from coordinator.core.errors import AllstopError, NotReady, Refused
 from coordinator.core.view import NodeView
 
 log = structlog.get_logger(__name__)
@@ -106,7 +106,10 @@ class NvSentinel:
         if not isinstance(node, str) or not 0 < len(node) <= NAME_CHARS_MAX:
             return Stand(False, "BadRequest", "spec.nodeName names no node")
         pods = await self._items(f"/api/v1/pods?fieldSelector=spec.nodeName={quote(node, safe='')}")
-        ours = _ours(node, pods, await self.client.nodes())
+        try:
+            ours = _ours(node, pods, await self.client.nodes(settled=True))
+        except NotReady as error:
+            return Stand(False, type(error).__name__, error.what)
         why = " ".join(str(spec.get(key) or "") for key in ("recommendedAction", "reason")).strip()
         told = f"NVSentinel: {why or 'DrainRequest'}"[:1_000]
         stands = [await self._drain(view, told) for view in ours]
@@ -130,7 +133,7 @@ class NvSentinel:
         if state is DrainState.FAILED and before is None and view.drain is not None:
             return self._later(name, "Failed", view.drain.reason)
         try:
-            record = await self.client.drain(name, deadline_s=self.deadline_s, why=why)
+            record = await self.client.drain(name, deadline_s=self.deadline_s, why=why, notice=True)
         except Refused as error:
             return self._later(name, type(error).__name__, str(error))
         self._not_before.pop(name, None)

@@ -30,6 +30,16 @@ def notice_options(function: Function) -> Function:
                 help="With --on-term drain or stop: the time there is for that.  [default: 120s]",
             ),
             option(
+                "--term-code", type=click.IntRange(0, 255), default=0, show_default=True,
+                help="Exit code after a SIGTERM that has lost nothing: its jobs were stopped, "
+                "or it had none. Not 0 in a Job of Kubernetes, where 0 means completed.",
+            ),
+            option(
+                "--save-grace", "save_grace_s", type=Duration(), metavar="DURATION",
+                help="SIGUSR1: the time there is for the checkpoints that it asks for.  "
+                "[default: no limit]",
+            ),
+            option(
                 "--preemption", type=click.Choice(CLOUDS),
                 help="Watch this cloud's notices that the machine goes, and have it drained then.",
             ),

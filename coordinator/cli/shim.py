@@ -21,6 +21,7 @@ from coordinator.cli.sizes import KeepRule, Size
 from coordinator.cli.stores import persist_options, store_options, where_of
 from coordinator.cli.verb import verb_group
 from coordinator.core.errors import BadRequest
+from worker_shim.agent.elastic import NO_RESTARTS
 from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY, STATE_DIRECTORY
 from worker_shim.files.keeping import Keeping, parse_rule
 from worker_shim.nccl.modes import AUTO, MODES
@@ -209,6 +210,11 @@ def shim(ctx: click.Context, /, until_worker_ends: bool, **node: Any) -> int:
     metavar="SIZE",
     help="How much a tail is.  [default: 1MiB]",
 )
+@option(
+    "--no-torchrun-restarts", is_flag=True,
+    help="torchrun starts no ranks again by itself, whatever PET_MAX_RESTARTS says here; an option "
+    "of COMMAND still counts.",
+)  # fmt: skip
 @option("--follow/--no-follow", default=True, help="Show the worker's output.  [default: follow]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
 @click.pass_context
@@ -228,6 +234,7 @@ def run(
     cwd: Path | None,
     nccl: str,
     nccl_shim: Path | None,
+    no_torchrun_restarts: bool,
     follow: bool,
     keep_files: tuple[str, ...],
     copy_limit_bytes: int | None,
@@ -261,7 +268,7 @@ def run(
         "worker": worker or 0,
         "workers": workers or 1,
         "argv": command,
-        "env": _environment(node["store_key"]),
+        "env": _environment(node["store_key"]) | (NO_RESTARTS if no_torchrun_restarts else {}),
         "follow": follow,
         "nccl": nccl,
         "keeping": Keeping(
@@ -357,6 +364,8 @@ def shim_options(output: Output, node: dict[str, Any]) -> ShimOptions:
             keep_images=node["keep_images"],
             on_term=node["on_term"],
             term_grace_s=node["term_grace_s"],
+            term_code=node["term_code"],
+            save_grace_s=node["save_grace_s"],
             preemption=node["preemption"],
             preemption_url=node["preemption_url"],
             until_worker_ends=node.get("until_worker_ends"),

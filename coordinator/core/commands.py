@@ -298,12 +298,13 @@ class PutDrain(Command):
 class AskDrain(Command):
     """A node is about to go: hand in a request that it be drained, with what that needs.
 
-    Answered by DrainRequested, or by nothing where the store cannot be read.
+    Answered by DrainRequested, or by DrainUnready where what it needs cannot be had.
     """
 
     node: str
     deadline_s: float
     why: str
+    session: str = ""  # of the shim that was told so; empty: the leader wants it by itself
 
 
 @dataclass(frozen=True)
@@ -313,3 +314,4 @@ class RefuseNotice(Command):
     node: str
     kind: NoticeKind
     reason: str
+    again: bool = False  # as things stand: it may be taken when it is told again

@@ -148,11 +148,16 @@ class Drain:
         ):
             self._keep(deadline_unix_s=deadline_unix_s)
 
-    def undrain(self) -> None:
+    def keep(self) -> None:
+        """It holds whatever becomes of the shim whose notice began it."""
+        if self.record.session:
+            self._keep(session="")
+
+    def undrain(self, why: str) -> None:
         """Called off: what has not been stopped stays, what has is put back, here if need be."""
         left = tuple(each for each in self.record.jobs if each.step in UNDER_WAY)
         state = DrainState.UNDRAINING if left and self.acts else DrainState.UNDRAINED
-        self._keep(state=state, jobs=left, reason="called off")
+        self._keep(state=state, jobs=left, reason=why)
 
     def attempt_ended(self, record: AttemptRecord, now: float) -> None:
         """An attempt has ended; only this drain's own ones tell anything."""

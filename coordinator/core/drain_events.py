@@ -25,6 +25,7 @@ class DrainRequested(Event):
     snapshots: tuple[Snapshot, ...] = ()
     files: tuple[NodeFacts, ...] = ()
     notice: bool = False  # the node goes whatever is answered: what cannot be moved is saved
+    session: str = ""  # of the shim that was told so; empty: somebody else says it
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class DrainStored(Event):
 
     node: str
     state: str
+    requested_unix_s: float  # which drain of that node
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,18 @@ class DrainUnstored(Event):
     """A state of the drain of a node was not written, or nobody knows."""
 
     node: str
+    state: str
+    requested_unix_s: float
     failure: Failure
+
+
+@dataclass(frozen=True)
+class DrainUnready(Event):
+    """A drain that the leader wanted itself could not even be asked for; nothing was changed."""
+
+    node: str
+    failure: Failure
+    session: str  # of the shim that was told that the node goes; empty: none was
 
 
 class NoticeKind(StrEnum):

@@ -53,6 +53,7 @@ class DrainRecord:
     requested_unix_s: float = 0.0
     deadline_unix_s: float = 0.0  # for the last checkpoint to be whole
     jobs: tuple[DrainedJob, ...] = ()
+    session: str = ""  # of the shim whose notice began it: once another speaks, it is called off
 
 
 _CAUSE = "drain of "

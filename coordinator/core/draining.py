@@ -6,11 +6,11 @@ See `drain` for the rules of one. What it asks for goes through admission like a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from coordinator.core import drain_events, events
 from coordinator.core.admission import admit_attempt
-from coordinator.core.cluster import NOT_READY, Cluster
+from coordinator.core.cluster import FRESH, NOT_ALIVE, NOT_READY, Cluster
 from coordinator.core.commands import (
     Announce,
     AskCheckpoint,
@@ -18,10 +18,12 @@ from coordinator.core.commands import (
     Command,
     PutDrain,
     Refuse,
+    RefuseNotice,
 )
 from coordinator.core.drain import Drain, Move, Sight, Stop
+from coordinator.core.drain_events import NoticeKind
 from coordinator.core.drain_records import DrainedJob, DrainRecord, DrainState, cause_of
-from coordinator.core.errors import AllstopError, BadRequest, NotFound, NotReady, Where
+from coordinator.core.errors import AllstopError, BadRequest, Busy, NotFound, NotReady, Where
 from coordinator.core.evacuation import require_nodes
 from coordinator.core.failures import failure_of, listed
 from coordinator.core.known import ATTACHED, Job
@@ -30,6 +32,7 @@ from coordinator.core.pace import Pace
 from coordinator.core.policy import Policy
 from coordinator.core.running import Running
 
+CALLED_OFF = frozenset({DrainState.UNDRAINING, DrainState.UNDRAINED})
 WAITS_S = 86400.0  # for jobs that cannot be stopped yet, where no deadline was given
 
 
@@ -40,6 +43,18 @@ class Means:
     pace: Pace
     policy: Policy
     epoch: int
+
+
+@dataclass
+class _New:
+    """A drain that is not in the store yet."""
+
+    drain: Drain
+    asked: list[str] = field(default_factory=list)  # requests that wait for that
+
+    def told(self, event: drain_events.DrainStored | drain_events.DrainUnstored) -> bool:
+        """Whether that is its first write, and none of an earlier drain of the node."""
+        return event.requested_unix_s == self.drain.record.requested_unix_s
 
 
 class Draining:
@@ -62,8 +77,8 @@ class Draining:
         self._means = means
         self._stranded = stranded
         self._drains: dict[str, Drain] = {}
-        self._asked: dict[str, list[str]] = {}  # requests by node that wait for the store
-        self._new: dict[str, Drain] = {}  # not in the store yet
+        self._asked: dict[str, list[str]] = {}  # to call off, by node; they wait for the store
+        self._new: dict[str, _New] = {}
         self._stops: dict[tuple[str, str], tuple[str, float]] = {}  # by cause and job
         self._unix_less_now = 0.0
         self._sure_at = 0.0  # before this, a job that is not known may be on its way
@@ -91,7 +106,7 @@ class Draining:
     @property
     def acts(self) -> bool:
         """Whether there is anything to look at."""
-        return any(drain.acts for drain in self._drains.values())
+        return any(each.acts or each.changed or self._over(each) for each in self._drains.values())
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -100,13 +115,20 @@ class Draining:
 
         One that is on its way, or has emptied the node, is joined.
         """
-        known = self._drains.get(event.node)
-        if known is not None and known.refuses:
-            hurried = self.hurry(event.node, event.deadline_s, now)
-            return [*hurried, self._told(event.request, known.record)]
-        if event.node in self._new:
-            self._asked[event.node].append(event.request)
+        known, new = self._drains.get(event.node), self._new.get(event.node)
+        if new is not None:
+            new.asked.append(event.request)
+            self._join(new.drain, event, now)
             return []
+        if known is not None and known.refuses:
+            self._join(known, event, now)
+            return [*self._kept(known), self._told(event.request, known.record)]
+        if known is not None and known.acts:
+            raise Busy(
+                f"the drain of {event.node} is being called off, and jobs of it are put back",
+                where=Where(node=event.node),
+                advice="try again once `allstop nodes` does not show it any more",
+            )
         jobs = self._require(event, now)
         deadline = event.unix_s + (event.deadline_s or WAITS_S)
         record = DrainRecord(
@@ -116,10 +138,10 @@ class Draining:
             requested_unix_s=event.unix_s,
             deadline_unix_s=deadline,
             jobs=tuple(DrainedJob(job) for job in jobs),
+            session=event.session,
         )
         self._unix_less_now = max(0.0, event.unix_s - now)
-        self._new[event.node] = Drain(record, self._unix_less_now)
-        self._asked.setdefault(event.node, []).append(event.request)
+        self._new[event.node] = _New(Drain(record, self._unix_less_now), [event.request])
         self._note(f"{event.node} is to be drained: {record.reason}")
         return [PutDrain(record)]
 
@@ -147,12 +169,16 @@ class Draining:
         return [job.name for job in there]
 
     def _require_time(self, job: Job, event: drain_events.DrainRequested, now: float) -> None:
-        """The checkpoint would be admitted, were it asked for now; a busy job is asked later."""
+        """The checkpoint would be admitted, were it asked for now; a busy job is asked later.
+
+        So is one that is not whole, where the node goes all the same.
+        """
         policy, cut = self._means.policy, self._cut(job.name)
-        # what is asked for after a notice was refused, a checkpoint at least, is judged by the same
+        # a notice is told again by whoever told it: what it is judged by does not wear out
         pace = self._means.pace.copy() if event.notice else self._means.pace
+        sight = self.sight(job, event.node)
         try:
-            if self.sight(job, event.node).busy:
+            if sight.busy or (event.notice and not sight.whole):
                 pace.check(job.name, cut, policy, event.deadline_s or policy.attempt_s)
                 return
             asked = events.CheckpointRequested(
@@ -162,35 +188,53 @@ class Draining:
         except AllstopError as error:
             raise error.at(job=job.name) from None
 
+    def _join(self, drain: Drain, event: drain_events.DrainRequested, now: float) -> None:
+        if event.deadline_s:
+            drain.hurry(now + event.deadline_s + drain.unix_less_now)
+        if not event.notice:
+            drain.keep()
+
     def on_its_way(self, node: str) -> bool:
         """Whether a node is being drained already; one that is DRAINED has nothing to lose."""
         known = self._drains.get(node)
-        return node in self._new or (known is not None and known.acts)
+        return node in self._new or (
+            known is not None and known.record.state is DrainState.DRAINING
+        )
 
     def hurry(self, node: str, deadline_s: float, now: float) -> list[Command]:
         """A node goes sooner than was said when its drain began."""
-        drain = self._drains.get(node)
+        new, drain = self._new.get(node), self._drains.get(node)
+        drain = new.drain if new is not None else drain
         if drain is None or not deadline_s:
             return []
         drain.hurry(now + deadline_s + drain.unix_less_now)
-        return self._kept(drain)
+        return self._kept(drain) if new is None else []  # else written when its first write is
 
     def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:
         """The node takes workers again; raises NotFound where it was not drained."""
+        if event.node in self._new:
+            raise Busy(
+                f"the drain of {event.node} is just being recorded",
+                where=Where(node=event.node),
+                advice="try again in a moment",
+            )
         drain = self._drains.get(event.node)
         if drain is None:
-            why = NotFound(f"{event.node} is not drained", where=Where(node=event.node))
-            return [Refuse(event.request, failure_of(why))]
-        drain.undrain()
+            raise NotFound(f"{event.node} is not drained", where=Where(node=event.node))
+        drain.undrain("called off")
         self._asked.setdefault(event.node, []).append(event.request)
         return self._kept(drain)
 
     def stored(self, event: drain_events.DrainStored) -> list[Command]:
         """A state of a drain is in the store: whoever asked is told, and a new drain begins."""
-        new = self._new.pop(event.node, None)
-        if new is not None:
-            self._drains[event.node] = new
+        new = self._new.get(event.node)
+        if new is not None and new.told(event):
+            self._drains[event.node] = self._new.pop(event.node).drain
             self._refuse_workers()
+            told = [self._told(asked, new.drain.record) for asked in new.asked]
+            return [*told, *self._kept(new.drain)]
+        if event.state not in CALLED_OFF:
+            return []
         drain = self._drains.get(event.node)
         record = drain.record if drain is not None else DrainRecord(event.node)
         if event.state == DrainState.UNDRAINED:
@@ -201,7 +245,19 @@ class Draining:
 
     def unstored(self, event: drain_events.DrainUnstored) -> list[Command]:
         """It is not in the store: a new drain does not begin, a later state is written again."""
-        self._new.pop(event.node, None)
+        new = self._new.get(event.node)
+        if new is not None and new.told(event):
+            refused: list[Command] = [Refuse(asked, event.failure) for asked in new.asked]
+            record = self._new.pop(event.node).drain.record
+            if record.session:
+                why = event.failure.what
+                refused.append(RefuseNotice(event.node, NoticeKind.DRAIN, why, again=True))
+            return refused
+        drain = self._drains.get(event.node)
+        if drain is not None:
+            drain.changed = True
+        if event.state not in CALLED_OFF:
+            return []
         return [Refuse(asked, event.failure) for asked in self._asked.pop(event.node, [])]
 
     # -- what is told ----------------------------------------------------------------------------
@@ -243,7 +299,12 @@ class Draining:
         """See how every node and job stands, and do what follows."""
         commands: list[Command] = []
         for name, drain in list(self._drains.items()):
+            if name in self._new:
+                continue  # over, and about to be replaced
+            if self._over(drain):
+                drain.undrain("the shim that was told to go is replaced by another")
             if not drain.acts:
+                commands += self._kept(drain)
                 continue
             sights = {
                 job.name: self.sight(job, name, drain)
@@ -258,6 +319,14 @@ class Draining:
         return commands
 
     # -- pieces ----------------------------------------------------------------------------------
+
+    def _over(self, drain: Drain) -> bool:
+        """Whether the shim whose notice began it is gone, its workers too, and another is there."""
+        session, node = drain.record.session, self._cluster.nodes.get(drain.record.node)
+        if not session or not drain.refuses or node is None or node.state != ATTACHED:
+            return False
+        lives = (w.incarnation != FRESH and w.state not in NOT_ALIVE for w in node.workers.values())
+        return node.session != session and not any(lives)
 
     def _one(self, node: str, tell: Callable[[Drain], None], now: float) -> list[Command]:
         drain = self._drains.get(node)

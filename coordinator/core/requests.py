@@ -25,9 +25,9 @@ class Requests(Arrivals):
             return []
         try:
             self._refuse_busy(event.job)
-            attempt = admit_attempt(
-                self._cluster, self._pace, event, self.epoch, self.policy, self._now
-            )
+            # a notice is told again by whoever told it: what it is judged by does not wear out
+            pace = self._pace.copy() if event.notice else self._pace
+            attempt = admit_attempt(self._cluster, pace, event, self.epoch, self.policy, self._now)
             attempt.base = self._keeper.base(event.job, self._stores_of(attempt))
             attempt.suspicion = self._standing.suspicion
         except AllstopError as error:
@@ -75,6 +75,12 @@ class Requests(Arrivals):
         except AllstopError as error:
             told = self._standing.drain_refused(event, error, self._now)
             return told + self._refuse(event.request, error.at(node=event.node))
+
+    def _undrain_requested(self, event: drain_events.UndrainRequested) -> list[Command]:
+        try:
+            return self._standing.undrain(event)
+        except AllstopError as error:
+            return self._refuse(event.request, error.at(node=event.node))
 
     def _known(self, action: str) -> bool:
         if self._running.record(action) is not None:

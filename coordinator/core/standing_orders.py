@@ -78,12 +78,14 @@ class StandingOrders:
         if not self._scheduling.time_to_look(now):
             return []
         drained = self._draining.look(now)  # first: a job that is being moved is its business
-        moved = drained + self._health.look(now)
+        moved = drained + self._noticing.look(now) + self._health.look(now)
         return moved + self._scheduling.look(now) + self._recovering.look(now)
 
     def next_wakeup(self) -> float | None:
         """When to look again; None while nothing is to be done by itself."""
-        return self._scheduling.next_wakeup(at_all=self._draining.acts or self._health.acts)
+        return self._scheduling.next_wakeup(
+            at_all=any(each.acts for each in (self._draining, self._noticing, self._health))
+        )
 
     # -- what is told ----------------------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class StandingOrders:
         if event.drain:
             return self._draining.checkpoint_refused(event, error, now)
         self._scheduling.refused(event, now)
-        return self._noticing.checkpoint_refused(event, error)
+        return self._noticing.checkpoint_refused(event, error, now)
 
     def attempt_ended(self, record: AttemptRecord, now: float) -> list[Command]:
         """Whoever asked for it."""
@@ -163,14 +165,16 @@ class StandingOrders:
 
     def drain(self, event: drain_events.DrainRequested, now: float) -> list[Command]:
         """Begin to empty a node; raises what refuses it."""
-        return self._draining.requested(event, now)
+        begun = self._draining.requested(event, now)
+        self._noticing.drain_begins(event)
+        return begun
 
     def drain_refused(
         self, event: drain_events.DrainRequested, error: AllstopError, now: float
     ) -> list[Command]:
         """A node cannot be emptied."""
         settled = self._health.drain_refused(event, error, now)
-        return [] if settled else self._noticing.drain_refused(event, error)
+        return [] if settled else self._noticing.drain_refused(event, error, now)
 
     def notice(self, event: drain_events.NoticeGiven, now: float) -> list[Command]:
         """A shim was told what is to become of its node."""
@@ -187,6 +191,10 @@ class StandingOrders:
     def drain_unstored(self, event: drain_events.DrainUnstored) -> list[Command]:
         """A state of a drain is not in the store."""
         return self._draining.unstored(event)
+
+    def drain_unready(self, event: drain_events.DrainUnready) -> list[Command]:
+        """A drain could not even be asked for."""
+        return self._noticing.drain_unready(event)
 
     def drains(self) -> Mapping[str, DrainRecord]:
         """Where each drain stands, by node."""

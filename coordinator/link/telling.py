@@ -54,7 +54,11 @@ def notice_event(node: str, message: shim_pb2.NoticeGiven) -> drain_events.Notic
 def notice_refused_message(refusal: commands.RefuseNotice) -> shim_pb2.CoordinatorMessage:
     """Tell a shim that what it was told asks for more than can be done."""
     kind = next(number for number, kind in _NOTICES.items() if kind is refusal.kind)
-    refused = shim_pb2.NoticeRefused(kind=kind, reason=refusal.reason)  # type: ignore[arg-type]
+    refused = shim_pb2.NoticeRefused(
+        kind=kind,  # type: ignore[arg-type]
+        reason=refusal.reason,
+        again=refusal.again,
+    )
     return shim_pb2.CoordinatorMessage(refused=refused)
 
 

@@ -100,7 +100,9 @@ class Hooks:
     async def _drained(self, wanted: Wanted) -> dict[str, Any]:
         nodes = [view.facts for view in await self._client.nodes()] if wanted.address else ()
         node = node_of(wanted, nodes)
-        record = await self._client.drain(node, deadline_s=wanted.deadline_s, why=wanted.why)
+        record = await self._client.drain(
+            node, deadline_s=wanted.deadline_s, why=wanted.why, notice=True
+        )
         return asdict(record)
 
 

@@ -44,6 +44,8 @@ def wanted_of(body: Any, unix_s: float) -> Wanted:
     if not node and not address:
         raise BadRequest("a notice names a node", advice='send at least {"node": NAME}')
     deadline = _number(fields, "deadline_s")
+    if "deadline_s" in fields and deadline <= 0:
+        raise BadRequest("deadline_s is above 0", advice="leave it out where there is none")
     if "time" in fields and "deadline_s" not in fields:
         deadline = _seconds_until(_text(fields, "time"), unix_s)
     why = _text(fields, "why", "reason", "recommendedAction", "action")

@@ -14,7 +14,7 @@ from coordinator.api import drains, reading
 from coordinator.api.desk import Desk
 from coordinator.api.identity import attempt_id
 from coordinator.api.watchers import Watchers
-from coordinator.core import commands, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.control import Control
 from coordinator.core.errors import AllstopError, BugError, LinkError, NoLeader
 from coordinator.core.failures import failure_of
@@ -80,8 +80,9 @@ class Reign:
             behind=lambda: self.inbox.behind,
         )
         self.desk = Desk(
-            self.control, store, self.hub, self.watchers, self.tell, unix, gathered=self.gathered
-        )
+            self.control, store, self.hub, self.watchers, self.tell, unix,
+            gathered=self.gathered, settled=self.settled,
+        )  # fmt: skip
         self._loop = ControlLoop(
             self.control,
             self.inbox,
@@ -95,7 +96,7 @@ class Reign:
         self._published: dict[str, NodeFacts] = {}
         self._successor = successor
         self._inherited: frozenset[str] = frozenset()  # jobs that an earlier leader has recorded
-        self._gather_until = 0.0
+        self._began_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._why: AllstopError | None = None
         self._stopped = asyncio.Event()
@@ -122,7 +123,7 @@ class Reign:
             )
         )
         self._inherited = frozenset(job.job for job in loaded.jobs)
-        self._gather_until = self._clock() + GATHER_S
+        self._began_at = self._clock()
         self._start(self._loop.run, "control loop")
         log.info(
             "leading",
@@ -138,13 +139,21 @@ class Reign:
         Its shims may be on their way, by other replicas or anew; a request that came before them
         would be refused for want of workers that are well. Raises NoLeader when the epoch ends.
         """
-        while self._clock() < self._gather_until and (job in self._inherited or self._successor):
+        while self._within(GATHER_S) and (job in self._inherited or self._successor):
             if self._stopped.is_set():
                 raise NoLeader(f"no leader yet: {self._why}", advice="ask another coordinator")
             view = next((view for view in self.control.jobs() if view.job.job == job), None)
             if view is not None and view.state not in ("unknown", "incomplete"):
                 break
             await asyncio.sleep(POLL_S)
+
+    def settled(self) -> bool:
+        """Whether every node of an earlier leader is here, or was given time to come."""
+        first = not self._inherited and not self._successor
+        return first or not self._within(self.control.policy.adopt_s)
+
+    def _within(self, wait_s: float) -> bool:
+        return self._clock() < self._began_at + wait_s
 
     def _start(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         task = asyncio.create_task(self._guarded(work), name=name)
@@ -244,8 +253,12 @@ class Reign:
             self.tell(await drains.by_notice(self.desk, ask))
         except AllstopError as error:
             log.warning("a drain could not be asked for", node=ask.node, error=str(error))
-        except Exception:
+            unready = failure_of(error.at(node=ask.node))
+            self.tell(drain_events.DrainUnready(ask.node, unready, ask.session))
+        except Exception as error:
             log.exception("a drain could not be asked for", node=ask.node)
+            bug = BugError(f"a drain could not be asked for: {error!r}")
+            self.tell(drain_events.DrainUnready(ask.node, failure_of(bug), ask.session))
 
     # -- events ------------------------------------------------------------------------------
 

@@ -158,9 +158,10 @@ class Writer(QuietWriter):
             self._tell(events.StoreRefused(command.cleaning, failure_of(error.at(job=command.job))))
             return
         if isinstance(command, commands.PutDrain):
-            node = command.record.node
-            log.warning("a drain is not recorded", node=node, error=str(error))
-            self._tell(drain_events.DrainUnstored(node, failure_of(error)))
+            drain = command.record
+            log.warning("a drain is not recorded", node=drain.node, error=str(error))
+            at = (drain.node, drain.state, drain.requested_unix_s)
+            self._tell(drain_events.DrainUnstored(*at, failure_of(error)))
             return
         record, action = command.record, _action_of(command)
         self._put_later(command)
@@ -297,7 +298,7 @@ class Writer(QuietWriter):
         record = command.record
         what = f"the drain of {record.node} to {record.state}"
         await self._put(lambda: self._store.put_drain(record), "", what)
-        return drain_events.DrainStored(record.node, record.state)
+        return drain_events.DrainStored(record.node, record.state, record.requested_unix_s)
 
     async def _commit(self, command: commands.CommitSnapshot) -> events.Event:
         snapshot = command.snapshot

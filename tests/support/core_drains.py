@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from coordinator.core import drain_events, events
+from coordinator.core import commands, drain_events, events
 from coordinator.core.drain_records import DrainState
 from coordinator.core.errors import NotFound
 from coordinator.core.failures import failure_of
+from coordinator.core.model import Failure
 from tests.support.core_world import World
 
 D = DrainState
 
 
 def drain(
-    world: World, node: str = "node-2", deadline_s: float = 0.0, *, notice: bool = False
+    world: World,
+    node: str = "node-2",
+    deadline_s: float = 0.0,
+    *,
+    notice: bool = False,
+    why: str = "kernel update",
+    session: str = "",
 ) -> str:
     """Ask for it; the id of the request."""
     request = f"drain {node} {world.now}"
@@ -20,8 +27,8 @@ def drain(
     files = tuple(n.facts for n in world.nodes.values() if n.attached)
     world.event(
         drain_events.DrainRequested(
-            node, request, "kernel update", deadline_s, 1000.0 + world.now,
-            tuple(newest.values()), files, notice,
+            node, request, why, deadline_s, 1000.0 + world.now,
+            tuple(newest.values()), files, notice, session,
         )
     )  # fmt: skip
     return request
@@ -36,12 +43,12 @@ def serve(world: World) -> int:
     """What the server does with what the core asks for; how many that was."""
     due, world.due = world.due, []
     wanted, world.wanted = world.wanted, []
-    for each in due:
+    for save in due:
         world.event(
             events.CheckpointRequested(
-                each.job, f"a{len(world.attempts) + 1}-{world.now:.1f}", each.cut, each.stop,
-                each.deadline_s, 1000.0 + world.now, cause=each.reason, drain=each.drain,
-                notice=each.notice,
+                save.job, f"a{len(world.attempts) + 1}-{world.now:.1f}", save.cut, save.stop,
+                save.deadline_s, 1000.0 + world.now, cause=save.reason, drain=save.drain,
+                notice=save.notice,
             )
         )  # fmt: skip
     for ask in wanted:
@@ -61,9 +68,19 @@ def serve(world: World) -> int:
             )
         )  # fmt: skip
     notices, world.notices = world.notices, []
-    for notice in notices:
-        drain(world, notice.node, notice.deadline_s, notice=True)
+    for each in notices:
+        drain(world, each.node, each.deadline_s, notice=True, why=each.why, session=each.session)
     return len(due) + len(wanted) + len(notices)
+
+
+def unwritten(world: World) -> None:
+    """The store does not take the one thing that it was asked to write."""
+    (write,) = world.writes
+    world.writes.clear()
+    assert isinstance(write, commands.PutDrain)
+    made = write.record
+    failure = Failure("StoreError", "etcd is away")
+    world.event(drain_events.DrainUnstored(made.node, made.state, made.requested_unix_s, failure))
 
 
 def go_on(world: World, seconds: float = 5.0) -> None:

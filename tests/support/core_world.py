@@ -188,7 +188,8 @@ class World:
         self.drains[write.record.node] = write.record
         if write.record.state is DrainState.UNDRAINED:
             self.drains.pop(write.record.node)
-        return drain_events.DrainStored(write.record.node, write.record.state)
+        made = write.record
+        return drain_events.DrainStored(made.node, made.state, made.requested_unix_s)
 
     # -- shims ---------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from pathlib import PurePath
 MODULES = ("torch.distributed.run", "torch.distributed.launch")
 RESTARTS = ("--max-restarts", "--max_restarts")
 RESTARTS_VARIABLE = "PET_MAX_RESTARTS"
+NO_RESTARTS = {RESTARTS_VARIABLE: "0"}  # of a worker whose torchrun is to leave failures alone
 NODES = ("--nnodes",)
 NODES_VARIABLE = "PET_NNODES"
 

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 LOOK_S = 1.0
 SAVE_S = 600.0  # how long a wish for a checkpoint waits for a coordinator
 STAND_S = 3600.0  # how long a notice without a deadline is told to new leaders
-AGAIN_S = 2.0  # what is to be stopped is asked for again, since something else may have had it
+AGAIN_S = 2.0  # then what was refused as things stand is told again, and what is to be stopped
 TIME_S_MAX = 7 * 24 * 3600.0
 KINDS = {"drain": shim_pb2.NOTICE_KIND_DRAIN, "stop": shim_pb2.NOTICE_KIND_STOP}
 
@@ -36,6 +36,8 @@ class _Given:
     told: int = 0  # the Hello after which it was told last
     told_at: float = float("-inf")
     refused: bool = False  # by the leader that heard it last
+    again: bool = False  # it says so of how things stand: told again it may be taken
+    reason: str = ""  # that the leader gave
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Notices:
     agent: Agent
     on_term: str = "end"  # or drain, stop: what SIGTERM asks for before the end
     grace_s: float = 120.0
+    save_grace_s: float = 0.0  # for the checkpoints that SIGUSR1 asks for; 0: no deadline
     _given: dict[str, _Given] = field(default_factory=dict)  # by who told it
     _leaving: _Given | None = None  # SIGTERM's
 
@@ -56,7 +59,8 @@ class Notices:
         name = signal.Signals(number).name
         if number == signal.SIGUSR1:
             kind = shim_pb2.NOTICE_KIND_CHECKPOINT
-            self._give(name, _told(kind, SAVE_S, f"its shim was told {name}", deadline=False))
+            within_s, deadline = self.save_grace_s or SAVE_S, self.save_grace_s > 0
+            self._give(name, _told(kind, within_s, f"its shim was told {name}", deadline=deadline))
             return True
         asked = KINDS.get(self.on_term)
         if number != signal.SIGTERM or asked is None or self._leaving or not self.agent.busy:
@@ -82,9 +86,11 @@ class Notices:
     def refused(self, message: shim_pb2.NoticeRefused) -> None:
         """The leader cannot do what it was told of, and says why."""
         kind = shim_pb2.NoticeKind.Name(message.kind) if message.kind in _KNOWN else message.kind
-        log.warning("notice refused", kind=kind, reason=message.reason)
-        for given in self._given.values():
-            given.refused = given.refused or given.kind == message.kind
+        about = [given for given in self._given.values() if given.kind == message.kind]
+        if not about or any(given.reason != message.reason for given in about):
+            log.warning("notice refused", kind=kind, reason=message.reason, again=message.again)
+        for given in about:
+            given.refused, given.again, given.reason = True, message.again, message.reason
 
     @property
     def empty(self) -> bool:
@@ -102,7 +108,7 @@ class Notices:
         given = self._leaving
         if given is None:
             return False
-        in_vain = given.refused and given.kind == shim_pb2.NOTICE_KIND_STOP
+        in_vain = given.refused and not given.again and given.kind == shim_pb2.NOTICE_KIND_STOP
         return in_vain or not self.agent.busy or time.monotonic() >= given.until
 
     @property
@@ -133,15 +139,16 @@ class Notices:
                 deadline_ms = max(1, round(left_s * 1000)) if given.deadline else 0
                 if self.agent.send(_message(given.kind, deadline_ms, given.why)):
                     given.told, given.told_at = self.agent.hellos, now
-                    given.refused = False
+                    given.refused = given.again = False
             once = given.kind == shim_pb2.NOTICE_KIND_CHECKPOINT
             if left_s <= 0 or (once and given.told):
                 del self._given[source]
 
     def _news(self, given: _Given, now: float) -> bool:
         """Whether the leader is to hear of it now."""
-        again = given.kind == shim_pb2.NOTICE_KIND_STOP and not given.refused
-        return given.told != self.agent.hellos or (again and now - given.told_at >= AGAIN_S)
+        stop = given.kind == shim_pb2.NOTICE_KIND_STOP and not given.refused
+        again = (stop or given.again) and now - given.told_at >= AGAIN_S
+        return again or given.told != self.agent.hellos
 
     def _give(self, source: str, given: _Given) -> None:
         log.warning("told", source=source, why=given.why, stays_s=given.until - time.monotonic())

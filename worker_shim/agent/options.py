@@ -49,6 +49,8 @@ class ShimOptions:
     linger_s: float = 300.0  # for a restore of a failed worker; a leader that wants one keeps it
     on_term: str = "end"  # SIGTERM: drain moves jobs away first, stop saves and ends them
     term_grace_s: float = 120.0  # for that
+    term_code: int = 0  # with which a shim ends that SIGTERM has ended without a loss
+    save_grace_s: float = 0.0  # for the checkpoints that SIGUSR1 asks for; 0: no deadline
     preemption: str = ""  # the cloud whose notices are watched: aws, azure, gcp; empty: none
     preemption_url: str = ""  # of its metadata service; empty: where that cloud has it
     until_worker_ends: bool = False  # a spare that leaves with the worker a restore brought it

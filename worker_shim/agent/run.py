@@ -87,7 +87,7 @@ async def _run(
     await _make_ready(drivers, probe)
     workers = tuple(agent.worker(spec.job, spec.worker) for spec in specs)
     code = 0
-    notices = Notices(agent, on_term=options.on_term, grace_s=options.term_grace_s)
+    notices = Notices(agent, options.on_term, options.term_grace_s, options.save_grace_s)
     clouds = _clouds(options, notices, probe)
     with _signals(Told(notices)) as told:
         tasks: list[asyncio.Task[None]] = []
@@ -249,7 +249,9 @@ async def _until_end(
         if (number := told.ended_by) is not None:
             name = signal.Signals(number).name
             code = _exit_code(workers, code) if told.well else SIGNAL_EXIT + number
-            return (code if workers else 0), f"the shim was told {name}"
+            code = code if workers else 0
+            well_code = options.term_code if number == signal.SIGTERM else 0
+            return code or well_code, f"the shim was told {name}"
         for task in tasks:
             if task.done():
                 task.result()  # those that last do not end by themselves: this raises their error

@@ -289,8 +289,10 @@ class ListJobsReply(_message.Message):
     def __init__(self, jobs: _Optional[_Iterable[_Union[JobView, _Mapping]]] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("settled",)
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
+    settled: bool
+    def __init__(self, settled: _Optional[bool] = ...) -> None: ...
 
 class NodeView(_message.Message):
     __slots__ = ("facts", "state", "workers", "reason", "drain", "health")
@@ -309,14 +311,16 @@ class NodeView(_message.Message):
     def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., state: _Optional[str] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ..., reason: _Optional[str] = ..., drain: _Optional[_Union[_records_pb2.DrainRecord, _Mapping]] = ..., health: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
-    __slots__ = ("node", "deadline_s", "why")
+    __slots__ = ("node", "deadline_s", "why", "notice")
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     node: str
     deadline_s: float
     why: str
-    def __init__(self, node: _Optional[str] = ..., deadline_s: _Optional[float] = ..., why: _Optional[str] = ...) -> None: ...
+    notice: bool
+    def __init__(self, node: _Optional[str] = ..., deadline_s: _Optional[float] = ..., why: _Optional[str] = ..., notice: _Optional[bool] = ...) -> None: ...
 
 class UndrainRequest(_message.Message):
     __slots__ = ("node",)

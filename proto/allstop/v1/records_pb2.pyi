@@ -923,7 +923,7 @@ class DrainedJob(_message.Message):
     def __init__(self, job: _Optional[str] = ..., step: _Optional[_Union[DrainStep, str]] = ..., snapshot: _Optional[str] = ..., why: _Optional[str] = ..., tries: _Optional[int] = ...) -> None: ...
 
 class DrainRecord(_message.Message):
-    __slots__ = ("node", "state", "why", "reason", "requested_unix_s", "deadline_unix_s", "jobs")
+    __slots__ = ("node", "state", "why", "reason", "requested_unix_s", "deadline_unix_s", "jobs", "session")
     NODE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
@@ -931,6 +931,7 @@ class DrainRecord(_message.Message):
     REQUESTED_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     JOBS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     node: str
     state: DrainState
     why: str
@@ -938,7 +939,8 @@ class DrainRecord(_message.Message):
     requested_unix_s: float
     deadline_unix_s: float
     jobs: _containers.RepeatedCompositeFieldContainer[DrainedJob]
-    def __init__(self, node: _Optional[str] = ..., state: _Optional[_Union[DrainState, str]] = ..., why: _Optional[str] = ..., reason: _Optional[str] = ..., requested_unix_s: _Optional[float] = ..., deadline_unix_s: _Optional[float] = ..., jobs: _Optional[_Iterable[_Union[DrainedJob, _Mapping]]] = ...) -> None: ...
+    session: str
+    def __init__(self, node: _Optional[str] = ..., state: _Optional[_Union[DrainState, str]] = ..., why: _Optional[str] = ..., reason: _Optional[str] = ..., requested_unix_s: _Optional[float] = ..., deadline_unix_s: _Optional[float] = ..., jobs: _Optional[_Iterable[_Union[DrainedJob, _Mapping]]] = ..., session: _Optional[str] = ...) -> None: ...
 
 class JobPolicy(_message.Message):
     __slots__ = ("job", "when", "cut", "interval_s", "interval_steps", "mtbf_s", "budget", "least_s", "most_s", "set_unix_s", "on_failure", "tries", "grace_s", "wait_s", "hung", "last_resort")

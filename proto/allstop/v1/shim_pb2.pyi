@@ -77,12 +77,14 @@ class Report(_message.Message):
     def __init__(self, facts: _Optional[_Union[_records_pb2.NodeFacts, _Mapping]] = ..., workers: _Optional[_Iterable[_Union[_records_pb2.WorkerState, _Mapping]]] = ...) -> None: ...
 
 class NoticeRefused(_message.Message):
-    __slots__ = ("kind", "reason")
+    __slots__ = ("kind", "reason", "again")
     KIND_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_FIELD_NUMBER: _ClassVar[int]
     kind: NoticeKind
     reason: str
-    def __init__(self, kind: _Optional[_Union[NoticeKind, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    again: bool
+    def __init__(self, kind: _Optional[_Union[NoticeKind, str]] = ..., reason: _Optional[str] = ..., again: _Optional[bool] = ...) -> None: ...
 
 class NoticeGiven(_message.Message):
     __slots__ = ("kind", "deadline_ms", "why")

@@ -34,6 +34,7 @@ POLICY = JobPolicy(
     wait_s=60.0,
 )
 GRACE_S = 40.0
+CODE = 7  # that of a shim which SIGTERM has ended without a loss
 PORT = 8169
 
 
@@ -67,6 +68,7 @@ async def test_a_job_that_is_suspended_is_saved_and_its_shims_end_well_in_time(
     """As Kueue suspends one: SIGTERM to each pod, and SIGKILL once their grace is over."""
     monkeypatch.setenv("ALLSTOP_ON_TERM", "stop")
     monkeypatch.setenv("ALLSTOP_TERM_GRACE", f"{GRACE_S:g}s")
+    monkeypatch.setenv("ALLSTOP_TERM_CODE", f"{CODE}")
     pair = await start_pair()
     await pair.client.set_policy(POLICY)
     await until("that it is watched", lambda: stands(pair, RecoveryState.WATCHING))
@@ -76,7 +78,7 @@ async def test_a_job_that_is_suspended_is_saved_and_its_shims_end_well_in_time(
     for node in NODES:
         await until(f"the end of {node}'s shim", lambda node=node: has_ended(pair, node))  # type: ignore[misc]
     assert time.monotonic() - began < GRACE_S
-    assert [pair.deployment.shims[node].returncode for node in NODES] == [0, 0]
+    assert [pair.deployment.shims[node].returncode for node in NODES] == [CODE, CODE]
     (saved,) = (await pair.client.snapshots(JOB)).snapshots
     steps = pair.steps()
     (last,) = set(steps.values())
@@ -91,6 +93,30 @@ async def test_a_job_that_is_suspended_is_saved_and_its_shims_end_well_in_time(
     await pair.restore(saved.snapshot)  # as the next run of it does
     history = (await pair.client.policy(JOB)).history
     assert (history.failures, sum(node.failures for node in history.nodes)) == (0, 0)
+
+
+async def test_pods_of_a_name_go_one_after_another_and_the_next_takes_workers(
+    start_pair: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As pods are evicted, and replaced by others of the same name."""
+    monkeypatch.setenv("ALLSTOP_ON_TERM", "drain")
+    monkeypatch.setenv("ALLSTOP_TERM_GRACE", f"{GRACE_S:g}s")
+    monkeypatch.setenv("ALLSTOP_TERM_CODE", f"{CODE}")
+    pair = await start_pair("n2", spares=("n2",))
+    for name, code, places in (
+        ("n1", 128 + signal.SIGTERM, ("n0", "n2")),
+        ("n2", CODE, ("n0", "n1")),  # it has started no worker
+    ):
+        pair.signal(name, signal.SIGTERM)
+        await until(f"the end of {name}'s shim", lambda name=name: has_ended(pair, name))  # type: ignore[misc]
+        assert pair.deployment.shims[name].returncode == code
+        await pair.moves()
+        job = await pair.job()
+        assert job is not None
+        assert job.nodes == places
+        assert await drained(pair, name)
+        pair.start_spare(name)
+        await until(f"that {name} takes workers", lambda name=name: takes(pair, name))  # type: ignore[misc]
 
 
 async def test_a_spot_instance_that_is_interrupted_is_emptied_before_it_goes(
@@ -133,6 +159,11 @@ async def test_a_spot_instance_that_is_interrupted_is_emptied_before_it_goes(
 async def drained(pair: Pair, node: str) -> bool:
     view = await pair.node(node)
     return view is not None and view.drain is not None and view.drain.state is DrainState.DRAINED
+
+
+async def takes(pair: Pair, node: str) -> bool:
+    view = await pair.node(node)
+    return view is not None and view.state == "attached" and view.drain is None
 
 
 async def lost(pair: Pair, node: str) -> bool:

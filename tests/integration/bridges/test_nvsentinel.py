@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
+from coordinator.api.client import OperatorClient
 from coordinator.bridges.kubernetes import Kubernetes
 from coordinator.bridges.nvsentinel import NvSentinel
 from coordinator.core.errors import LinkError, SetupError
+from coordinator.server.testing import running_coordinator
+from coordinator.store.memory import MemoryKeyValue, MemoryStore
 from tests.integration.control.test_recovery import until
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster import QUICK, Cluster, cluster, follow
 from tests.support.fake_shim import attached
 from tests.support.kubernetes_api import Api, serving_api
 
@@ -20,9 +24,9 @@ WHY = {"recommendedAction": "RESTART_BM", "reason": "GPU has fallen off the bus.
 
 
 @contextlib.asynccontextmanager
-async def bridged(case: Cluster) -> AsyncIterator[tuple[Api, NvSentinel]]:
+async def bridged(case: Cluster, api: Api | None = None) -> AsyncIterator[tuple[Api, NvSentinel]]:
     """An API whose gpu-1 has the pods of node-1's shim and one more."""
-    api = Api()
+    api = api or Api()
     addresses = {view.facts.node: view.facts.address for view in await case.client.nodes()}
     api.pod("llm-node-0-1", "gpu-1", addresses["node-1"])
     api.pod("other", "gpu-1", "10.1.1.1", "web")
@@ -108,6 +112,27 @@ async def test_nodes_without_a_shim_and_nodes_that_are_lost_are_emptied_of_pods(
         await looked(bridge, api, "r2", "Drained")
         assert ("training", "llm-node-0-1") not in api.pods
         assert ("web", "other") in api.pods, "it was not named"
+
+
+async def test_a_new_leader_that_knows_no_nodes_yet_completes_nothing() -> None:
+    kv = MemoryKeyValue()
+    api, quick = Api(), replace(QUICK, adopt_s=2.0)
+    async with cluster(2, store=MemoryStore(kv)) as case, bridged(case, api):
+        assert (await follow(case.client.checkpoint("llm"))).error is None
+    api.drain_request("r", "gpu-1", podsToDrain={"training": ["llm-node-0-1"]})
+    async with (
+        running_coordinator(store=MemoryStore(kv), policy=quick, name="second") as leader,
+        OperatorClient([leader.address]) as client,
+    ):
+        case = Cluster(leader, [], client)
+        with serving_api(api) as url:
+            bridge = NvSentinel(Kubernetes(url), client, again_s=0.0)
+            told = await looked(bridge, api, "r", "NotReady")
+            assert "the leader is new" in told
+            assert len(api.pods) == 3, "a job may run in them"
+            async with attached(leader.address, 2, spares=1):
+                await looked(bridge, api, "r", "Drained")
+                assert await places(case) == ("node-0", "node-2")
 
 
 async def test_what_makes_no_sense_stops_no_other_request() -> None:

@@ -16,13 +16,15 @@ from prometheus_client import CollectorRegistry
 
 from coordinator.core.drain_records import DrainState
 from coordinator.core.errors import BadRequest, SetupError
+from coordinator.core.model import Phase
 from coordinator.link.security import NO_TLS, Tls
 from coordinator.page.hooks import Admission, read_token
 from coordinator.page.serving import serving_page
 from coordinator.page.shapes import Wanted, all_wanted, wanted_of
 from tests.integration.control.test_recovery import until
 from tests.support.certificates import Certificates
-from tests.support.cluster import Cluster, cluster
+from tests.support.cluster import Cluster, cluster, follow
+from tests.support.fake_shim import Behaviour
 
 TOKEN = "0123456789abcdef"
 NOW_S = 1_780_000_000.0
@@ -85,9 +87,31 @@ async def test_what_is_refused_says_why() -> None:
             (b"{", 400, "BadRequest"),
             (b" " * 70_000, 400, "BadRequest"),
             ({"node": "node-1", "deadline_s": -1}, 400, "BadRequest"),
+            ({"node": "node-1", "deadline_s": 0}, 400, "BadRequest"),
         ):
             answer = await post(url, body, token=TOKEN)
             assert (answer[0], answer[1]["error"]["kind"]) == (status, kind), body
+
+
+async def test_what_cannot_be_moved_is_saved_at_least_and_once() -> None:
+    async with cluster(2) as case, page(case) as url:
+        for _ in range(3):
+            status, told = await post(url, {"node": "node-1", "deadline_s": 20}, token=TOKEN)
+            assert (status, told["error"]["kind"]) == (409, "NoPlan")
+            await until(lambda: case.client.snapshots("llm"), lambda found: bool(found.latest))
+        assert len((await case.client.snapshots("llm")).snapshots) == 1
+
+
+async def test_a_notice_is_refused_for_want_of_time_however_often_it_is_posted() -> None:
+    slow = {0: Behaviour(late_s={Phase.PERSIST: 1.0})}
+    async with cluster(2, spares=1, behaviours=slow) as case, page(case) as url:
+        assert (await follow(case.client.checkpoint("llm"))).error is None
+        for _ in range(10):
+            status, told = await post(url, {"node": "node-1", "deadline_s": 0.5}, token=TOKEN)
+            assert (status, told["error"]["kind"]) == (409, "NotReady")
+            assert "cannot end in the time allowed" in told["error"]["what"]
+        (job,) = await case.client.jobs()
+        assert job.state == "running"
 
 
 async def test_a_certificate_of_an_operator_may_and_others_may_not(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from worker_shim.agent.elastic import RESTARTS_VARIABLE, notes
+from worker_shim.agent.elastic import NO_RESTARTS, RESTARTS_VARIABLE, notes
 
 RESTARTS, NODES = "may start the ranks again", "may go on with"
 
@@ -43,6 +43,20 @@ def test_notes_are_given_where_torchrun_would_be_elastic(
         told = notes(argv, env)
         assert len(told) == len(wanted)
         assert all(words in note for words, note in zip(wanted, told, strict=True))
+
+
+@pytest.mark.torch
+def test_a_worker_may_be_started_without_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {RESTARTS_VARIABLE: "3"} | NO_RESTARTS
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    from torch.distributed.run import get_args_parser
+
+    assert int(get_args_parser().parse_args(["train.py"]).max_restarts) == 0
+    assert notes(["torchrun", "train.py"], env) == ()
+    own = ["--max-restarts", "3", "train.py"]
+    assert int(get_args_parser().parse_args(own).max_restarts) == 3
+    assert RESTARTS in "".join(notes(["torchrun", *own], env)), "it is told that its own counts"
 
 
 def test_other_commands_are_nobodys_business() -> None:

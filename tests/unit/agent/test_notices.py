@@ -31,8 +31,10 @@ class Busy:
         return self.attached
 
 
-def told(agent: Busy, *, on_term: str = "drain", grace_s: float = 60.0) -> tuple[Notices, Told]:
-    notices = Notices(cast(Agent, agent), on_term=on_term, grace_s=grace_s)
+def told(
+    agent: Busy, *, on_term: str = "drain", grace_s: float = 60.0, save_grace_s: float = 0.0
+) -> tuple[Notices, Told]:
+    notices = Notices(cast(Agent, agent), on_term, grace_s, save_grace_s)
     return notices, Told(notices)
 
 
@@ -157,6 +159,46 @@ def test_a_drain_that_is_refused_is_waited_for_since_the_jobs_are_saved_at_least
     agent.notice_refused(shim_pb2.NoticeRefused(kind=DRAIN, reason="no nodes"))
     agent.notice_refused(shim_pb2.NoticeRefused(kind=77, reason="of later"))  # type: ignore[arg-type]
     assert signals.ended_by is None
+
+
+def test_what_is_refused_as_things_stand_is_told_again_until_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    agent = Busy()
+    notices, signals = told(agent)
+    signals.take(signal.SIGTERM)
+    agent.notice_refused(shim_pb2.NoticeRefused(kind=DRAIN, reason="etcd is away", again=True))
+    notices.tell()
+    assert len(agent.sent) == 1, "not at once"
+    monkeypatch.setattr("worker_shim.agent.notices.AGAIN_S", 0.0)
+    notices.tell()
+    assert len(agent.sent) == 2
+    notices.tell()
+    assert len(agent.sent) == 2, "nothing speaks against it"
+    agent.notice_refused(shim_pb2.NoticeRefused(kind=DRAIN, reason="no time"))
+    notices.tell()
+    assert len(agent.sent) == 2, "refused for good"
+    agent.hellos = 2
+    notices.tell()
+    assert len(agent.sent) == 3, "another leader may think otherwise"
+
+
+def test_the_same_refusal_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+    agent = Busy()
+    _, signals = told(agent)
+    signals.take(signal.SIGTERM)
+    for reason in ("no nodes", "no nodes", "no time"):
+        agent.notice_refused(shim_pb2.NoticeRefused(kind=DRAIN, reason=reason, again=True))
+    assert capsys.readouterr().out.count("notice refused") == 2
+
+
+def test_the_checkpoints_of_a_signal_may_have_a_deadline() -> None:
+    agent = Busy()
+    _, signals = told(agent, save_grace_s=30.0)
+    signals.take(signal.SIGUSR1)
+    (notice,) = agent.sent
+    assert notice.kind == CHECKPOINT
+    assert 29_000 < notice.deadline_ms <= 30_000
 
 
 def test_a_second_signal_while_jobs_are_stopped_is_a_loss() -> None:

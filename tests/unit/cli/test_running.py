@@ -171,10 +171,24 @@ def test_a_spare(shim: Shim) -> None:
     assert shim("shim", "--until-worker-ends")[0].until_worker_ends
 
 
+def test_torchruns_own_restarts_are_switched_off(
+    shim: Shim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PET_MAX_RESTARTS", "3")
+    words = ["shim", "run", "--job", "j", "--workers", "1", "--worker", "0"]
+    for given, restarts in (([], "3"), (["--no-torchrun-restarts"], "0")):
+        _, worker = shim(*words, *given, "--", "torchrun", "train.py")
+        assert worker is not None
+        assert worker.env["PET_MAX_RESTARTS"] == restarts
+
+
 def test_what_tells_a_shim_that_its_node_goes(shim: Shim) -> None:
     options, _ = shim("shim", "--on-term", "stop", "--term-grace", "90s")
     assert (options.on_term, options.term_grace_s) == ("stop", 90.0)
     assert (options.preemption, shim("shim")[0].on_term) == ("", "end")
+    assert (options.term_code, options.save_grace_s) == (0, 0.0)
+    options, _ = shim("shim", "--term-code", "143", "--save-grace", "5m")
+    assert (options.term_code, options.save_grace_s) == (143, 300.0)
     url = "http://10.0.0.9:8080/latest"
     options, _ = shim("shim", "--preemption", "aws", "--preemption-url", url)
     assert (options.preemption, options.preemption_url) == ("aws", url)

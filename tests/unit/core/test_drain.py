@@ -8,9 +8,19 @@ from coordinator.core import commands, drain_events, events
 from coordinator.core.drain_events import NoticeGiven, NoticeKind
 from coordinator.core.drain_records import DrainState, DrainStep
 from coordinator.core.job_policy import JobPolicy, OnFailure
-from coordinator.core.model import AttemptState, Failure, Phase, RestoreState
+from coordinator.core.model import AttemptState, Phase, RestoreState
 from tests.support.core_checks import answer_until, two_and_a_spare
-from tests.support.core_drains import drain, go_on, on, places, record, serve, state, undrain
+from tests.support.core_drains import (
+    drain,
+    go_on,
+    on,
+    places,
+    record,
+    serve,
+    state,
+    undrain,
+    unwritten,
+)
 from tests.support.core_shims import Node, facts
 from tests.support.core_world import World
 
@@ -256,9 +266,7 @@ def test_a_job_that_cannot_be_put_back_is_named_and_its_recovery_takes_over(
 
 def test_a_drain_that_cannot_be_recorded_does_not_begin(world: World) -> None:
     request = drain(world)
-    world.writes.clear()
-    failure = Failure("StoreError", "etcd is away")
-    world.event(drain_events.DrainUnstored("node-2", failure))
+    unwritten(world)
     assert world.refused[request].failure.kind == "StoreError"
     go_on(world)
     assert not world.control.attempts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.core import events
-from coordinator.core.drain_events import DrainRequested, NoticeGiven, NoticeKind
+from coordinator.core.drain_events import NoticeGiven, NoticeKind
 from coordinator.core.drain_records import DrainState
 from coordinator.core.job_policy import JobHistory, JobPolicy, OnFailure, RecoveryState, When
 from coordinator.core.model import AttemptState, Phase, RestoreState
@@ -200,7 +200,8 @@ def test_a_drain_that_is_refused_is_told_to_the_shim_that_asked(world: World) ->
     world.lose("node-3")
     tell(world, K.DRAIN)
     (ask,) = world.notices
-    world.event(DrainRequested(ask.node, "r", ask.why, 60.0, 1000.0, notice=True))
+    assert ask.session == "s1"
+    serve(world)
     assert [told.kind for told in world.notices_refused] == [K.DRAIN]
     assert [asked.notice for asked in world.due] == ["node-2"]
 

@@ -131,6 +131,7 @@ def test_what_is_mounted_is_there_and_grace_is_longer_than_the_shims() -> None:
         told = environment(node_of(*which), FIELDS)
         grace_s = template["spec"]["terminationGracePeriodSeconds"]
         assert grace_s >= parse_duration(told["ALLSTOP_TERM_GRACE"]) + 15
+        assert told["ALLSTOP_TERM_CODE"] == "143", "a pod that was told to go is not completed"
         assert template["metadata"]["labels"] == {"allstop/node": "true"}
 
 
