@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from coordinator.core.policy import Policy
 from worker_shim.compatibility.features import TreeFeature
 from worker_shim.compatibility.libraries import UNKNOWN, nccl_versions
 from worker_shim.hook.communicators import MODE_VARIABLE, REBUILD
@@ -32,21 +31,14 @@ Environment = Mapping[str, str]
 Told = Iterator[tuple[TreeFeature, str]]
 
 
-def longest_hold_s() -> float:
-    """How long ranks may stand still by the deadlines that a coordinator has by itself."""
-    policy = Policy().with_devices()
-    back_s = max(policy.resume_s, policy.undo_s)
-    return policy.park_s + policy.gpu_lock_s + policy.gpu_save_s + policy.dump_s + back_s
-
-
 def features(
-    tree: TreeView, *, neighbours: bool, without: Collection[int] = ()
+    tree: TreeView, *, neighbours: bool, stand_still_s: float, without: Collection[int] = ()
 ) -> Iterator[tuple[ProcessView, TreeFeature, str]]:
     """Of every process but those `without`; `neighbours`: several of the tree have a GPU."""
     traces = live.evidence(tree)
     for view in tree.processes:
         if view.process.pid not in without:
-            for feature, what in _of(view, traces, neighbours):
+            for feature, what in (*_of(view, traces, neighbours), *_timers(view, stand_still_s)):
                 yield view, feature, what
 
 
@@ -62,7 +54,6 @@ def _of(view: ProcessView, of_all: Mapping[int, tuple[str, ...]], neighbours: bo
     if traces or groups:
         yield TreeFeature.NCCL, _shown((*traces, *groups))
         yield from _of_versions(view)
-        yield from _timers(environment, groups)
         if traces or not alone:  # a group of one has nobody to wait for
             yield from _of_live(view, environment, _shown((*traces, *groups)))
     elif mode not in (REBUILD, KEEP) or not live.has_library(view):
@@ -154,14 +145,16 @@ def _transports(environment: Environment, neighbours: bool) -> Told:
             yield TreeFeature.NCCL_CUMEM_HOST, _said(environment, "NCCL_CUMEM_HOST_ENABLE")
 
 
-def _timers(environment: Environment, groups: tuple[str, ...]) -> Told:
-    if not set(groups).intersection(WATCHDOG):
+def _timers(view: ProcessView, stand_still_s: float) -> Told:
+    """What PyTorch's watchdog of a process group does to a rank that stands still."""
+    if not set(live.groups(view)).intersection(WATCHDOG):
         return
+    environment = read_environment(view.process.pid)
     said = environment.get(HEARTBEAT_VARIABLE, "")
     timeout_s = int(said) if said.isdecimal() else HEARTBEAT_S
     watched = environment.get("TORCH_NCCL_ENABLE_MONITORING", "1").lower()
-    if watched not in NO and timeout_s < longest_hold_s():
-        yield TreeFeature.NCCL_HEARTBEAT, f"{timeout_s} s, and a hold {longest_hold_s():g} s"
+    if watched not in NO and timeout_s < stand_still_s:
+        yield TreeFeature.NCCL_HEARTBEAT, f"{timeout_s} s, and it may be {stand_still_s:g} s"
     if environment.get(RETHROW_VARIABLE, "1") != "0":
         yield TreeFeature.NCCL_RETHROW, _said(environment, RETHROW_VARIABLE)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from coordinator.core.errors import AllstopError
 from coordinator.core.model import Gpu
+from coordinator.core.policy import Policy
 from worker_shim.compatibility import mps
 from worker_shim.compatibility.features import Feature, Features, NodeFeature, Seen
 from worker_shim.compatibility.situation import Situation, Versioned
@@ -29,6 +30,7 @@ CAPABILITIES = "proc/driver/nvidia/capabilities"
 # As the driver names them: "NVIDIA A100-40C", "GRID V100D-8Q", "NVIDIA A100X-1-10CME". Memory of a
 # whole GPU is "80GB".
 VGPU = re.compile(r"-\d+(?:A|B|C|CME|Q)$")
+STAND_STILL_S = Policy().with_devices().stand_still_s  # until a coordinator has said its own
 NO = ("no", "false", "off", "0", "n", "f")
 
 
@@ -40,6 +42,7 @@ class NodeSight:
     versions: Mapping[Versioned, tuple[str, ...]] = field(default_factory=dict)
     features: Features = field(default_factory=dict)
     mig_minors: frozenset[int] | None = None  # of MIG instances; None: the driver does not tell
+    stand_still_s: float = STAND_STILL_S  # how long a rank may for a checkpoint
 
     @property
     def situation(self) -> Situation:
@@ -62,6 +65,7 @@ class NodeEyes:
         self._commands, self._root = commands or CommandRunner(), root
         self._said: Features = {NodeFeature.CONFIDENTIAL_UNKNOWN: (Seen("nobody has asked yet"),)}
         self._compute: tuple[str, ...] = ()
+        self.stand_still_s = STAND_STILL_S  # as the coordinator said with the last HOLD
 
     async def ask(self) -> None:
         """Ask nvidia-smi, within a time limit; without an answer the mode is not known."""
@@ -128,6 +132,7 @@ class NodeEyes:
             },
             features,
             self._mig_minors(),
+            self.stand_still_s,
         )
 
     def _path(self, path: str) -> Path:

@@ -81,7 +81,9 @@ def situation(
         for feature, what in _of_rank(view, held[view.process.pid], nvidia, node.mig_minors):
             found.setdefault(feature, []).append(_seen(view, what))
     with_nccl = []
-    for view, feature, what in nccl.features(tree, neighbours=len(ranks) > 1, without=heirs):
+    for view, feature, what in nccl.features(
+        tree, neighbours=len(ranks) > 1, stand_still_s=node.stand_still_s, without=heirs
+    ):
         found.setdefault(feature, []).append(_seen(view, what))
         with_nccl.append(view)
     versions: dict[Versioned, tuple[str, ...]] = {

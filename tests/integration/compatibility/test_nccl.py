@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.core.policy import Policy
 from tests.integration.compatibility.kit import FORK, GPU, NCCL, Look, Start, said
 from worker_shim.compatibility import libraries
 from worker_shim.compatibility.features import TreeFeature
-from worker_shim.compatibility.nccl import longest_hold_s
+from worker_shim.compatibility.node import STAND_STILL_S, NodeEyes
 from worker_shim.nccl.launching import HEARTBEAT_S
 from worker_shim.process import proc
 from worker_shim.process.view import view
@@ -112,8 +111,8 @@ def test_a_process_that_has_only_the_library_is_told_of_its_settings(
     [
         ("", True),
         ("480", True),
-        (f"{longest_hold_s() - 1:.0f}", True),
-        (f"{longest_hold_s():.0f}", False),
+        (f"{STAND_STILL_S - 1:.0f}", True),
+        (f"{STAND_STILL_S:.0f}", False),
         ("7200", False),
     ],
 )
@@ -122,11 +121,14 @@ def test_a_heartbeat_is_held_against_the_longest_hold(look: Look, given: str, to
     assert (TreeFeature.NCCL_HEARTBEAT in look(NCCL, **settings).features) is told
 
 
-def test_the_longest_hold_is_that_of_the_policy() -> None:
-    policy = Policy().with_devices()
-    phases = (policy.park_s, policy.gpu_lock_s, policy.gpu_save_s, policy.dump_s, policy.resume_s)
-    assert longest_hold_s() >= sum(phases)
-    assert longest_hold_s() < HEARTBEAT_S, "what a launch sets is enough for it"
+def test_a_coordinator_that_holds_longer_is_believed(look: Look) -> None:
+    settings = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(HEARTBEAT_S)}
+    assert STAND_STILL_S < HEARTBEAT_S, "what a launch sets is enough by default"
+    eyes = NodeEyes()
+    assert TreeFeature.NCCL_HEARTBEAT not in look(NCCL, eyes.look(), **settings).features
+    eyes.stand_still_s = HEARTBEAT_S + 1
+    told = said(look(NCCL, eyes.look(), **settings), TreeFeature.NCCL_HEARTBEAT)
+    assert told == "3600 s, and it may be 3601 s"
 
 
 def test_nccls_version_is_in_the_name_or_in_the_file(
