@@ -15,20 +15,21 @@ PAGE_BYTES_MAX = 1 << 20
 def slots(path: str) -> Mapping[int, Slot] | None:
     """The slots that are taken, by pid; None where there is no control page.
 
-    The path is a worker's word: only a file is read, and only so much of it.
+    The path is a worker's word: nothing but a file is opened, and only so much of it read.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        if not stat.S_ISREG(os.fstat(place).st_mode):
             return None
-        content = os.read(fd, PAGE_BYTES_MAX)
+        with open(f"/proc/self/fd/{place}", "rb") as file:
+            content = file.read(PAGE_BYTES_MAX)
     except OSError:
         return None
     finally:
-        os.close(fd)
+        os.close(place)
     words = memoryview(content[: len(content) // 8 * 8]).cast("Q")
     if len(content) < HEADER_BYTES or words[0] != MAGIC:
         return None
