@@ -6,8 +6,8 @@ import asyncio
 import os
 import platform
 import shutil
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from worker_shim.compatibility.node import NodeEyes, NodeSight
 from worker_shim.compatibility.table import table
 from worker_shim.criu.binary import clean_environment, criu_version, find_criu, keeps_self_tests
 from worker_shim.cuda.choosing import AUTO, opened
+from worker_shim.inventory.inventory import GpuInventory
 from worker_shim.process.runner import CommandRunner
 
 CHECK_S = 30.0
@@ -71,6 +72,7 @@ class Places:
     staging: Path
     run: Path
     criu: Path | None = None
+    gpu_engine: str = AUTO
 
 
 Check = Callable[[Places], Line | list[Line] | Awaitable[Line | list[Line]]]
@@ -218,27 +220,70 @@ def _synchronised() -> bool:
     return not status & 0x40
 
 
-async def sight_of_node() -> tuple[NodeSight, str]:
-    """What the rows of this node are judged on, and what would save GPU state here."""
+@dataclass(frozen=True)
+class GpuSight:
+    """What there is of GPUs on this node."""
+
+    node: NodeSight  # what its rows are judged on
+    engine: str  # what would save GPU state; empty: nothing
+    trouble: str = ""  # why NVML does not tell all
+    sick: Mapping[str, str] = field(default_factory=dict)  # which GPU: why
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a driver, or a device that wants one."""
+        there = self.node.versions.get("driver")
+        return bool(there or NodeFeature.DRIVER_UNKNOWN in self.node.features)
+
+
+async def sight_of_node(gpu_engine: str = AUTO, gpus: GpuInventory | None = None) -> GpuSight:
+    """Look once, as a shim does: NVML in a helper that is killed after its time, nvidia-smi.
+
+    Raises SetupError where that engine is not there.
+    """
     commands = CommandRunner()
-    eyes, cuda = NodeEyes(commands), await opened(AUTO, commands, within_s=DRIVER_S)
-    await eyes.ask()
-    return eyes.look(engine=cuda.engine, trouble=cuda.trouble), cuda.engine
+    eyes, gpus = NodeEyes(commands), gpus or GpuInventory(commands)
+    cuda = await opened(gpu_engine, commands, within_s=DRIVER_S)
+    try:
+        await asyncio.gather(eyes.ask(), gpus.look())
+    finally:
+        await gpus.close()
+    seen = gpus.current
+    node = eyes.look(
+        seen.gpus, seen.driver, seen.cuda_version, engine=cuda.engine, trouble=cuda.trouble
+    )
+    sick = {f"GPU {gpu.index}": gpu.sick for gpu in seen.gpus if gpu.sick}
+    return GpuSight(node, cuda.engine, seen.trouble, sick)
 
 
-async def _gpus(_: Places) -> list[Line]:
+async def _gpus(places: Places) -> list[Line]:
     """The driver, who saves GPU state, and what is known of both and of this node."""
-    sight, engine = await sight_of_node()
-    if not sight.versions["driver"]:
+    sight = await sight_of_node(places.gpu_engine)
+    if not sight.any and sight.trouble:
+        why = f"no NVIDIA driver is loaded, and its library is installed ({sight.trouble})"
+        return [Line("GPUs", Verdict.WARNING, why, "nothing, where there are no GPUs")]
+    if not sight.any:
         return [Line("GPUs", Verdict.OK, "no NVIDIA driver: workers without GPUs")]
-    version = f"driver {sight.situation.version('driver')}"
-    if not engine:
-        seen = sight.features.get(NodeFeature.NO_ENGINE, ())
-        why = f"{version}; {seen[0].what if seen else NO_ENGINE}"
-        return [Line("GPUs", Verdict.WARNING, why, "pip install 'allstop[gpu]'"), *_rows(sight)]
-    depend = sum(answer(row, sight.situation) is Answer.DEPENDS for row in table().row)
-    found = f"{version}, GPU state is saved through its {engine}; {depend} rows depend on the job"
-    return [Line("GPUs", Verdict.OK, found, "allstop doctor --matrix"), *_rows(sight)]
+    lines = [*_told_by_nvml(sight), *_rows(sight.node)]
+    version = f"driver {sight.node.situation.version('driver')}"
+    if not sight.engine:
+        told = sight.node.features.get(NodeFeature.NO_ENGINE, ())
+        why = f"{version}; {told[0].what if told else NO_ENGINE}"
+        return [Line("GPUs", Verdict.WARNING, why, "pip install 'allstop[gpu]'"), *lines]
+    depend = sum(answer(row, sight.node.situation) is Answer.DEPENDS for row in table().row)
+    through = f"GPU state is saved through its {sight.engine}; {depend} rows depend on the job"
+    return [Line("GPUs", Verdict.OK, f"{version}, {through}", "allstop doctor --matrix"), *lines]
+
+
+def _told_by_nvml(sight: GpuSight) -> list[Line]:
+    lines = [
+        Line(gpu, Verdict.FIX, f"it is sick: {why}", "no rank is placed there; docs/gpu-health.md")
+        for gpu, why in sight.sick.items()
+    ]
+    if sight.trouble:
+        advice = "no rank with a GPU is placed on this node until NVML tells all; nvidia-smi"
+        lines.append(Line("GPU inventory", Verdict.FIX, sight.trouble, advice))
+    return lines
 
 
 def _rows(sight: NodeSight) -> list[Line]:

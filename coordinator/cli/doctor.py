@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coordinator.cli import options
 from coordinator.cli.config_file import rank
 from coordinator.cli.options import asking, directory, option
 from coordinator.cli.output import Output
@@ -44,6 +45,7 @@ STYLES = {
     "--criu", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="As the shim's.",
 )  # fmt: skip
+@options.gpu_engine(help="As the shim's.")
 @option(
     "--matrix", is_flag=True,
     help="Instead: all that is known of drivers, NCCL and features of GPU jobs, and what of it "
@@ -56,6 +58,7 @@ def doctor(
     /,
     staging: Path | None,
     criu: Path | None,
+    gpu_engine: str,
     matrix: bool,
     node: str | None,
     **store: Any,
@@ -68,14 +71,14 @@ def doctor(
     """
     output = ctx.ensure_object(Output)
     if matrix:
-        _matrix(output)
+        _matrix(output, gpu_engine)
         return
     from worker_shim.agent.options import RUN_DIRECTORY, STAGING_DIRECTORY
     from worker_shim.examination import Places, Verdict, examine
 
     asked = rank(ctx, "store") > 0
     where = None if asked else STORE_DIRECTORY
-    places = Places(where, staging or STAGING_DIRECTORY, RUN_DIRECTORY, criu)
+    places = Places(where, staging or STAGING_DIRECTORY, RUN_DIRECTORY, criu, gpu_engine)
     lines = asyncio.run(examine(places))
     if asked:
         lines += _tried(output, node or socket.gethostname(), store)
@@ -97,13 +100,13 @@ def _tried(output: Output, node: str, given: dict[str, Any]) -> list[Line]:
     return examine_store(replace(where_of(output, node, given), serve=False))
 
 
-def _matrix(output: Output) -> None:
+def _matrix(output: Output, gpu_engine: str) -> None:
     """Every row of the compatibility table; of this node, where it has a driver."""
     from worker_shim.compatibility.page import told
     from worker_shim.examination import sight_of_node
 
-    sight, _ = asyncio.run(sight_of_node())
-    rows = list(told(sight.situation if sight.versions["driver"] else None))
+    sight = asyncio.run(sight_of_node(gpu_engine))
+    rows = list(told(sight.node.situation if sight.any else None))
     output.emit({"rows": [asdict(row) for row in rows]}, lambda: matrix_of(rows))
 
 

@@ -14,6 +14,8 @@ from coordinator.cli.output import Output
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
+
 
 def option(*names: str, **settings: Any) -> Callable[[Function], Function]:
     """`click.option` with the environment variable ALLSTOP_NAME, shown in the help."""
@@ -158,3 +160,9 @@ def mismatch_options(function: Function) -> Function:
 def directory(name: str, **settings: Any) -> Callable[[Function], Function]:
     """An option that takes a directory, which is made when it is missing."""
     return option(name, type=click.Path(file_okay=False, path_type=Path), metavar="DIR", **settings)
+
+
+def gpu_engine(**settings: Any) -> Callable[[Function], Function]:
+    """Who saves device memory on a node."""
+    kinds = click.Choice(GPU_ENGINES)
+    return option("--gpu-engine", type=kinds, default="auto", show_default=True, **settings)

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from coordinator.cli.config_file import RANKS, config_option, rank
 from coordinator.cli.durations import Duration
 from coordinator.cli.notices import notice_options
-from coordinator.cli.options import connection, directory, option
+from coordinator.cli.options import connection, directory, gpu_engine, option
 from coordinator.cli.output import Output
 from coordinator.cli.sizes import KeepRule, Size
 from coordinator.cli.stores import persist_options, store_options, where_of
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-GPU_ENGINES = ("auto", "library", "program", "none")  # as in worker_shim/cuda/choosing
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -64,9 +63,8 @@ def node_options(function: Function) -> Function:
                 "--criu-at-once", type=click.IntRange(min=1), metavar="N",
                 help="Workers that are dumped or restored in parallel.  [default: one a core]",
             ),
-            option(
-                "--gpu-engine", type=click.Choice(GPU_ENGINES), default="auto", show_default=True,
-                help="What saves device memory: cuda-bindings or the program cuda-checkpoint.",
+            gpu_engine(
+                help="What saves device memory: cuda-bindings or the program cuda-checkpoint."
             ),
             option(
                 "--dcgm-url", default="", metavar="URL",

@@ -52,6 +52,7 @@ class SendOrder(Command):
     cut: Cut = Cut.STEP
     target: int = 0
     world_size: int = 0
+    stand_still_s: float = 0.0  # HOLD: how long ranks may stand still by all that is to come
     workers: int = 0
     incarnation: int = 0
     reason: str = ""

@@ -35,7 +35,14 @@ def on_stored(a: Attempt, event: AttemptStored, now: float) -> list[Command]:
     a.ordered = True
     sent = a.open_round(Phase.HOLD, a.policy.hold_s, now, holds=True)
     a.move(S.HOLDING, f"recorded; {len(a.members)} workers are told to hold")
-    orders = a.orders(sent, now, cut=a.cut, world_size=a.world_size, workers=len(a.members))
+    orders = a.orders(
+        sent,
+        now,
+        cut=a.cut,
+        world_size=a.world_size,
+        stand_still_s=a.policy.stand_still_s,
+        workers=len(a.members),
+    )
     return [*orders, a.announce(now)]
 
 

@@ -59,6 +59,12 @@ class Policy:
             if getattr(self, field.name) <= 0:
                 raise BadRequest(f"policy: {field.name} must be positive", advice="correct it")
 
+    @property
+    def stand_still_s(self) -> float:
+        """How long ranks may stand still for a checkpoint: parked, saved, and let go or undone."""
+        saved_s = self.park_s + self.gpu_lock_s + self.gpu_save_s + self.dump_s
+        return saved_s + max(self.resume_s, self.undo_s)
+
     def with_devices(self) -> Policy:
         """For workers with state on devices.
 

@@ -47,6 +47,7 @@ def _record(order: commands.SendOrder) -> records_pb2.WorkerRecord:
 def _hold(order: commands.SendOrder, message: shim_pb2.Order) -> None:
     message.hold.cut = number_of(order.cut)
     message.hold.world_size = order.world_size
+    message.hold.stand_still_ms = round(order.stand_still_s * 1000)
 
 
 def _park(order: commands.SendOrder, message: shim_pb2.Order) -> None:

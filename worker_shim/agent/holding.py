@@ -11,6 +11,7 @@ from worker_shim.agent import putting_back, rebuilding
 from worker_shim.agent.order import Deadline, Order, Outcome
 from worker_shim.agent.programs import programs_of
 from worker_shim.agent.worker import Worker
+from worker_shim.compatibility.node import STAND_STILL_S
 from worker_shim.facts import memory
 from worker_shim.images.staging import in_memory
 from worker_shim.process.port import Tree
@@ -154,6 +155,7 @@ async def hold(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     page = worker.require_page()
     tree = worker.require_tree()
     deadline.lap("look")
+    worker.drivers.eyes.stand_still_s = order.stand_still_s or STAND_STILL_S
     findings = await check(worker, tree)
     deadline.lap("preflight")
     if not any(rank.boundary >= 0 for rank in page.ranks(tree)):

@@ -43,6 +43,9 @@ def order_of(message: shim_pb2.Order) -> Order:
     values: dict[str, Any] = {}
     for field in detail.DESCRIPTOR.fields if detail is not None else ():
         value = getattr(detail, field.name)
+        if field.name == "stand_still_ms":
+            values["stand_still_s"] = value / 1000
+            continue
         if field.name == "record":
             value = from_proto(value, WorkerRecord) if detail.HasField("record") else None
         elif field.name == "cut":

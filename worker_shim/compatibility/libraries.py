@@ -11,6 +11,7 @@ from pathlib import Path
 from worker_shim.process.view import ProcessView
 
 NCCL = re.compile(r"/libnccl\.so[.\d]*$")
+UNKNOWN = "unknown"
 TORCH = re.compile(r"/torch/lib/libtorch\w*\.so$")
 SEARCHED_BYTES_MAX = 1 << 30  # an NCCL for many GPU architectures has some 400 MB
 CHUNK_BYTES = 4 << 20  # between chunks the shim's other threads have their turn
@@ -21,7 +22,7 @@ _TORCH_INFO = re.compile(r"^torch-([^-]+)\.dist-info$")
 
 
 def nccl_versions(process: ProcessView) -> tuple[str, ...]:
-    """Of every NCCL that is mapped; one that does not say is "unknown"."""
+    """Of every NCCL that is mapped; one that does not say is UNKNOWN."""
     return tuple(_version(path, "nccl") for path in _mapped(process, NCCL))
 
 
@@ -39,7 +40,7 @@ def _version(path: str, kind: str) -> str:
     try:
         status = os.stat(path)
     except OSError:
-        return "unknown"
+        return UNKNOWN
     stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     return _nccl(path, stamp) if kind == "nccl" else _torch(path, stamp)
 
@@ -58,7 +59,7 @@ def _nccl(path: str, stamp: tuple[int, ...]) -> str:
             if not chunk:
                 break
             kept = chunk[-TEXT_BYTES:]
-    return "unknown"
+    return UNKNOWN
 
 
 @lru_cache(maxsize=64)
@@ -68,4 +69,4 @@ def _torch(path: str, stamp: tuple[int, ...]) -> str:
         for name in os.listdir(Path(path).parents[2]):
             if record := _TORCH_INFO.match(name):
                 return record[1]
-    return "unknown"
+    return UNKNOWN

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from coordinator.core.errors import AllstopError
 from coordinator.core.model import Gpu
+from coordinator.core.policy import Policy
+from worker_shim.compatibility import mps
 from worker_shim.compatibility.features import Feature, Features, NodeFeature, Seen
 from worker_shim.compatibility.situation import Situation, Versioned
 from worker_shim.cuda.devices import KERNEL_DRIVER, kernel_driver
@@ -24,6 +26,11 @@ EACH_GPU = ("nvidia-smi", "--query-gpu=compute_cap,persistence_mode", "--format=
 MPS_COMM = "nvidia-cuda-mps"  # control daemon and server; the kernel keeps 15 characters
 LOGIND = ("usr/lib/systemd", "lib/systemd", "run/systemd", "etc/systemd")
 NOTHING_CAN = "no driver or program that saves GPU state was found"
+CAPABILITIES = "proc/driver/nvidia/capabilities"
+# As the driver names them: "NVIDIA A100-40C", "GRID V100D-8Q", "NVIDIA A100X-1-10CME". Memory of a
+# whole GPU is "80GB".
+VGPU = re.compile(r"-\d+(?:A|B|C|CME|Q)$")
+STAND_STILL_S = Policy().with_devices().stand_still_s  # until a coordinator has said its own
 NO = ("no", "false", "off", "0", "n", "f")
 
 
@@ -34,6 +41,8 @@ class NodeSight:
     architecture: str
     versions: Mapping[Versioned, tuple[str, ...]] = field(default_factory=dict)
     features: Features = field(default_factory=dict)
+    mig_minors: frozenset[int] | None = None  # of MIG instances; None: the driver does not tell
+    stand_still_s: float = STAND_STILL_S  # how long a rank may for a checkpoint
 
     @property
     def situation(self) -> Situation:
@@ -56,6 +65,7 @@ class NodeEyes:
         self._commands, self._root = commands or CommandRunner(), root
         self._said: Features = {NodeFeature.CONFIDENTIAL_UNKNOWN: (Seen("nobody has asked yet"),)}
         self._compute: tuple[str, ...] = ()
+        self.stand_still_s = STAND_STILL_S  # as the coordinator said with the last HOLD
 
     async def ask(self) -> None:
         """Ask nvidia-smi, within a time limit; without an answer the mode is not known."""
@@ -103,8 +113,11 @@ class NodeEyes:
         if any(gpu.mig for gpu in gpus):
             names = ", ".join(f"GPU {gpu.index}" for gpu in gpus if gpu.mig)
             features[NodeFeature.MIG] = (Seen(names),)
-        if gpus and not driver:
+        if not driver and (gpus or self._gpu_devices()):
             features[NodeFeature.DRIVER_UNKNOWN] = (Seen("no driver says its version"),)
+        models = [*(gpu.model for gpu in gpus), *self._models()]
+        if virtual := sorted({model for model in models if VGPU.search(model)}):
+            features[NodeFeature.VGPU] = (Seen(", ".join(virtual)),)
         if engine == "":
             features[NodeFeature.NO_ENGINE] = (Seen(trouble or NOTHING_CAN),)
         elif engine == "program":
@@ -118,6 +131,8 @@ class NodeEyes:
                 "compute": told or self._compute,
             },
             features,
+            self._mig_minors(),
+            self.stand_still_s,
         )
 
     def _path(self, path: str) -> Path:
@@ -132,20 +147,13 @@ class NodeEyes:
         if mig := self._mig():
             yield NodeFeature.MIG, mig
         if daemon := self._mps_daemon():
-            yield NodeFeature.MPS_DAEMON, f"pid {daemon} is its daemon"
+            yield NodeFeature.MPS_DAEMON, daemon
         if place := self._remove_ipc():
             yield NodeFeature.REMOVE_IPC, place
 
     def _devices(self) -> Iterator[tuple[NodeFeature, str]]:
         """Device files against what the kernel driver has."""
-        minors = {}
-        for path in sorted(self._path("dev").glob("nvidia[0-9]*")):
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            if stat.S_ISCHR(status.st_mode):
-                minors[path.name] = os.minor(status.st_rdev)
+        minors = self._gpu_devices()
         other = {name: minor for name, minor in minors.items() if name != f"nvidia{minor}"}
         if other:
             told = ", ".join(f"/dev/{name} is minor {minor}" for name, minor in other.items())
@@ -155,28 +163,55 @@ class NodeEyes:
             have = f"the driver has {len(kernel)} GPUs and /dev shows {len(minors)}"
             yield NodeFeature.GPUS_HIDDEN, have
 
+    def _gpu_devices(self) -> dict[str, int]:
+        """Device files of GPUs, and the minor of each."""
+        minors = {}
+        for path in sorted(self._path("dev").glob("nvidia[0-9]*")):
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            if stat.S_ISCHR(status.st_mode):
+                minors[path.name] = os.minor(status.st_rdev)
+        return minors
+
     def _kernel_minors(self) -> set[int]:
-        found = set()
-        for path in self._path("proc/driver/nvidia/gpus").glob("*/information"):
-            match = re.search(r"Device Minor:\s*(\d+)", _read(path))
-            if match:
-                found.add(int(match[1]))
-        return found
+        return {int(minor) for minor in self._information(r"Device Minor:\s*(\d+)")}
+
+    def _models(self) -> list[str]:
+        return [model.strip() for model in self._information(r"Model:(.*)")]
+
+    def _information(self, wanted: str) -> list[str]:
+        """What the kernel driver says of each of its GPUs."""
+        places = self._path("proc/driver/nvidia/gpus").glob("*/information")
+        found = (re.search(wanted, _read(path)) for path in places)
+        return [match[1] for match in found if match]
+
+    def _mig_minors(self) -> frozenset[int] | None:
+        """Minors below /dev/nvidia-caps of instances; others are of MIG's configuration."""
+        place = self._path(CAPABILITIES)
+        if not place.is_dir():
+            return None
+        access = (*place.glob("gpu*/mig/gi*/access"), *place.glob("gpu*/mig/gi*/ci*/access"))
+        found = (re.search(r"DeviceFileMinor:\s*(\d+)", _read(path)) for path in access)
+        return frozenset(int(match[1]) for match in found if match)
 
     def _mig(self) -> str:
         """Instances that the driver offers; NVML alone knows of a mode without instances."""
-        place = self._path("proc/driver/nvidia/capabilities")
+        place = self._path(CAPABILITIES)
         made = sorted({path.parts[-3] for path in place.glob("gpu*/mig/gi*")})
         return f"{', '.join(made)} has instances" if made else ""
 
     def _persistenced(self) -> bool:
         return self._path("run/nvidia-persistenced/socket").exists()
 
-    def _mps_daemon(self) -> int:
+    def _mps_daemon(self) -> str:
         for path in self._path("proc").glob("[0-9]*/comm"):
             if _read(path).startswith(MPS_COMM):
-                return int(path.parent.name)
-        return 0
+                return f"pid {path.parent.name} is its daemon"
+        if mps.listens(self._path(mps.DIRECTORY)):
+            return f"a daemon listens at /{mps.DIRECTORY}"
+        return ""
 
     def _remove_ipc(self) -> str:
         """Where systemd-logind is told to remove what users leave; empty when it does not run.

@@ -23,15 +23,18 @@ Ranks that use NVIDIA GPUs are saved with them: the driver brings device memory 
 
 * driver 570 or newer, better 580 or newer; on aarch64 595;
 * whole GPUs, used directly: no MIG, no MPS;
-* NCCL that can be torn down for a moment (its checkpoint shim, 2.30 or newer), with
-  `NCCL_NVLS_ENABLE=0`;
+* NCCL in a mode of the job's ([operating.md](operating.md#nccl)): torn down for a moment by its
+  checkpoint shim, of the very same version (2.30 or newer), or over TCP alone with driver 610;
+* TCP between nodes: NCCL keeps InfiniBand and RoCE cards open when it is torn down;
 * no process that was forked after CUDA was used and still holds the device;
 * memory on the host for what is on the GPUs.
 
-**Not seen from outside**, and so said by no preflight: CUDA graphs that hold collectives, memory
-that two processes share by CUDA IPC without NCCL, and managed memory for certain. A save that
-fails for one of them is undone, and the job runs on; where the driver has ended the process in
-trying, the job goes back to its last snapshot.
+**Not seen from outside**, and so said by no preflight: CUDA graphs that hold collectives (with
+driver 610 they and NVLS exclude each other), Transformer Engine's `tp_comm_overlap`, PyTorch's
+symmetric memory and other memory that two processes share by CUDA IPC without NCCL, NCCL's device
+API, and managed memory for certain. Switch them off. A save that fails for one of them is undone,
+and the job runs on; where the driver has ended the process in trying, the job goes back to its last
+snapshot.
 
 The preflight holds every worker against the rows below. They are those of
 [table.toml](../worker_shim/compatibility/table.toml), which says at its top how to add one, and

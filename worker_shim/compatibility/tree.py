@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from worker_shim.compatibility import libraries, nccl
+from worker_shim.compatibility import libraries, mps, nccl
 from worker_shim.compatibility.features import Feature, Features, Seen, TreeFeature
 from worker_shim.compatibility.node import NodeSight
 from worker_shim.compatibility.situation import Situation, Versioned
 from worker_shim.cuda.devices import DEVICE_PREFIX
+from worker_shim.nccl import live
 from worker_shim.process import proc
 from worker_shim.process.view import Descriptor, ProcessView, TreeView
 
 INFINIBAND = "/dev/infiniband/"
 SHM = "/dev/shm/"
 CGROUPS = Path("/sys/fs/cgroup")
-MPS_DIRECTORY = "/tmp/nvidia-mps"  # where CUDA looks when CUDA_MPS_PIPE_DIRECTORY says nothing
-MPS_CONTROL = "control"
+MIG_CAPABILITY = re.compile(r"-caps/nvidia-cap(\d+)$")
+MIG_SETTINGS = (1, 2)  # minors of MIG's configuration and monitor, which NVML may open in any rank
 UVM_AREAS_MAX = 1  # of an ordinary CUDA process; managed memory brings areas of its own
 USER_IDS_FROM = 1000  # systemd's own users are below: logind leaves them alone
 RDMA_EVENTS = "anon_inode:[infinibandevent]"
@@ -49,7 +50,9 @@ def concerns(tree: TreeView) -> bool:
     """Whether any process has something that a row could be about."""
     places = (DEVICE_PREFIX, INFINIBAND, SHM, RDMA_EVENTS)
     return any(
-        any(d.target.startswith(places) for d in view.descriptors)
+        live.has_library(view)
+        or live.shim(view)
+        or any(d.target.startswith(places) for d in view.descriptors)
         or any(area.path.startswith(places) for area in view.mappings)
         for view in tree.processes
     )
@@ -75,15 +78,24 @@ def situation(
         if what := heirs.get(view.process.pid, ""):
             found.setdefault(TreeFeature.INHERITED_DEVICE, []).append(_seen(view, what))
     for view in ranks:
-        of_nccl = nccl.features(view, neighbours=len(ranks) > 1)
-        for feature, what in (*_of_rank(view, held[view.process.pid], nvidia), *of_nccl):
+        for feature, what in _of_rank(view, held[view.process.pid], nvidia, node.mig_minors):
             found.setdefault(feature, []).append(_seen(view, what))
+    with_nccl = []
+    for view, feature, what in nccl.features(
+        tree, neighbours=len(ranks) > 1, stand_still_s=node.stand_still_s, without=heirs
+    ):
+        found.setdefault(feature, []).append(_seen(view, what))
+        with_nccl.append(view)
     versions: dict[Versioned, tuple[str, ...]] = {
         **node.versions,
-        "nccl": tuple(dict.fromkeys(v for view in ranks for v in libraries.nccl_versions(view))),
-        "torch": tuple(dict.fromkeys(v for view in ranks for v in libraries.torch_versions(view))),
+        "nccl": _once(v for view in (*ranks, *with_nccl) for v in libraries.nccl_versions(view)),
+        "torch": _once(v for view in ranks for v in libraries.torch_versions(view)),
     }
     return Situation(node.architecture, versions, _frozen(found))
+
+
+def _once(versions: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(versions))
 
 
 def _frozen(found: dict[Feature, list[Seen]]) -> Features:
@@ -139,32 +151,50 @@ def _of_any(view: ProcessView, infiniband: str) -> Iterator[tuple[TreeFeature, s
         yield TreeFeature.USER_SHM, shared.first(SHM)
 
 
-def _of_rank(view: ProcessView, held: _Devices, nvidia: str) -> Iterator[tuple[TreeFeature, str]]:
+def _of_rank(
+    view: ProcessView, held: _Devices, nvidia: str, mig_minors: frozenset[int] | None
+) -> Iterator[tuple[TreeFeature, str]]:
     """What counts for a process that has a GPU."""
     environment = proc.read_environment(view.process.pid)
     yield TreeFeature.GPU, held.first(nvidia)
     for feature, rest in (
         (TreeFeature.GPU_DIRECT_STORAGE, "-fs"),
         (TreeFeature.IMEX_CHANNEL, "-caps-imex-channels/"),
-        (TreeFeature.MIG_DEVICE, "-caps/"),
     ):
         if what := held.first(nvidia + rest):
             yield feature, what
+    if what := _mig_instance(held, nvidia, mig_minors):
+        yield TreeFeature.MIG_DEVICE, what
     if (visible := environment.get("CUDA_VISIBLE_DEVICES", "")).startswith("MIG-"):
         yield TreeFeature.MIG_DEVICE, f"was started with CUDA_VISIBLE_DEVICES={visible}"
     if what := _managed(held, environment, nvidia):
         yield TreeFeature.MANAGED_MEMORY, what
     if file := environment.get("CUDA_CHECKPOINT_JOB_FILE", ""):
         yield TreeFeature.CUDA_JOB, f"is of the CUDA job {file}"
-    pipes = environment.get("CUDA_MPS_PIPE_DIRECTORY") or MPS_DIRECTORY
-    if Path(f"/proc/{view.process.pid}/root{pipes}/{MPS_CONTROL}").exists():
+    if versions := libraries.torch_versions(view):
+        yield TreeFeature.TORCH, f"has PyTorch {', '.join(versions)}"
+    yield from _kept_from(view, environment)
+
+
+def _kept_from(view: ProcessView, environment: dict[str, str]) -> Iterator[tuple[TreeFeature, str]]:
+    """What keeps a driver from saving it, or from coming to an end with the lock."""
+    pipes = environment.get("CUDA_MPS_PIPE_DIRECTORY") or f"/{mps.DIRECTORY}"
+    if mps.listens(Path(f"/proc/{view.process.pid}/root/{pipes}")):
         yield TreeFeature.MPS_CLIENT, f"finds an MPS daemon at {pipes}"
     if view.process.state == "T":
         yield TreeFeature.STOPPED, "is stopped (SIGSTOP, Ctrl-Z)"
     if group := _frozen_cgroup(view):
         yield TreeFeature.FROZEN_CGROUP, group
-    if versions := libraries.torch_versions(view):
-        yield TreeFeature.TORCH, f"has PyTorch {', '.join(versions)}"
+
+
+def _mig_instance(held: _Devices, nvidia: str, minors: frozenset[int] | None) -> str:
+    """How it holds a capability of a MIG instance, by the driver's own list where there is one."""
+    for path in (*(d.target for d in held.descriptors), *held.mapped):
+        match = MIG_CAPABILITY.fullmatch(path.removeprefix(nvidia))
+        minor = int(match[1]) if match else -1
+        if match and (minor not in MIG_SETTINGS if minors is None else minor in minors):
+            return held.first(path)
+    return ""
 
 
 def _managed(held: _Devices, environment: dict[str, str], nvidia: str) -> str:

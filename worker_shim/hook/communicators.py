@@ -64,6 +64,18 @@ def find(slot: Slot) -> Communicators | None:
 
     process = ctypes.CDLL(None)
     try:
-        return Communicators(slot, process.ncclCheckpointPrepare, process.ncclCheckpointRestore)
+        found = Communicators(slot, process.ncclCheckpointPrepare, process.ncclCheckpointRestore)
     except AttributeError:
         return None
+    ask = getattr(process, "ncclCheckpointGetVersion", None)
+    slot.put("shim_nccl", 0 if ask is None else _built_for(ask))
+    return found
+
+
+def _built_for(ask: Callable[..., int]) -> int:
+    """The version code of the NCCL that the shim was built for; 0 where it does not say."""
+    import ctypes
+
+    own, nccl = ctypes.c_int(0), ctypes.c_int(0)
+    failed = ask(ctypes.byref(own), ctypes.byref(nccl))
+    return 0 if failed else max(0, nccl.value)

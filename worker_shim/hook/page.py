@@ -8,7 +8,7 @@ then one slot of 128 bytes per local rank:
 
     0 pid       1 start     2 rank + 1  3 local rank    4 world size    5 local world size
     6 boundary  7 parked    8 state     9 sync_us      10 flags
-    11 communicators        12 nccl_result             13..15 spare
+    11 communicators        12 nccl_result             13 shim_nccl        14..15 spare
 
 * `hold` is 0, or the generation of the present hold: a rank that finishes a step and sees it
   non-zero waits until `target` is set, goes on to the target, and there writes `parked = hold`.
@@ -20,6 +20,8 @@ then one slot of 128 bytes per local rank:
   design/design.md.
 * `flags` is written by the rank alone: bit 0 (`FLAG_NO_STEPS`) while it has said that it takes no
   steps for now.
+* `shim_nccl` is the version code of the NCCL that the checkpoint shim in this process was built for
+  (23007 is 2.30.7); 0: there is none, or it does not say.
 * CRIU reopens the file like any other, with the content the file *then* has, so the shim writes
   every field anew before a restore.
 
@@ -47,6 +49,7 @@ SLOT_FIELDS = (
     "flags",
     "communicators",
     "nccl_result",
+    "shim_nccl",
 )
 
 STATE_EMPTY = 0

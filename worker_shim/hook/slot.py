@@ -155,7 +155,9 @@ def _fill(slot: Slot) -> None:
     """Write every field; the pid last, since it is what makes the slot count."""
     rank = job_rank(os.environ) if "RANK" in os.environ else _number(WORKER_VARIABLE, 0)
     slot.put("pid", 0)
-    for field in ("boundary", "parked", "sync_us", "flags", "communicators", "nccl_result"):
+    for field in ("boundary", "parked", "sync_us", "flags"):
+        slot.put(field, 0)
+    for field in ("communicators", "nccl_result", "shim_nccl"):
         slot.put(field, 0)
     slot.put("rank_plus_1", max(0, rank) + 1)
     slot.put("local_rank", _number("LOCAL_RANK", 0))

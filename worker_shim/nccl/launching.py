@@ -17,7 +17,9 @@ KVS_PATH_VARIABLE = "NCCL_CHECKPOINT_KVS_PATH"
 HEARTBEAT_VARIABLE = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 RETHROW_VARIABLE = "TORCH_NCCL_RETHROW_CUDA_ERRORS"
 PRELOAD_VARIABLE = "LD_PRELOAD"
-HEARTBEAT_S = 3600  # longer than any hold
+KVS_TIMEOUT_VARIABLE = "NCCL_CHECKPOINT_KVS_TIMEOUT"
+LONGER_SERVES = (HEARTBEAT_VARIABLE, KVS_TIMEOUT_VARIABLE)
+HEARTBEAT_S = 3600  # more than a hold takes, unless the coordinator's policy has longer phases
 
 USUAL_PLACES = (
     "/usr/local/lib",
@@ -39,7 +41,8 @@ BOTH = (
     (RETHROW_VARIABLE, "0", "an error met while devices are locked is no end"),
 )
 OF_REBUILD = (
-    ("NCCL_CHECKPOINT_KVS_TIMEOUT", "600", "so long the ranks look for each other when rebuilding"),
+    ("NCCL_IB_DISABLE", "1", "NCCL keeps network cards open when it is torn down: so it uses TCP"),
+    (KVS_TIMEOUT_VARIABLE, "600", "so long the ranks look for each other when rebuilding"),
 )
 OF_KEEP = (
     ("NCCL_NET", "Socket", "only TCP connections can be saved"),
@@ -88,11 +91,18 @@ def environment(
         if theirs is None:
             additions[name] = value
             notes.append(f"{name}={value}: {why}")
-        elif theirs != value:
+        elif not _serves(name, theirs, value):
             notes.append(f"{name}={theirs} is set already and stays, not {value}: {why}")
     if shim is not None and mode == REBUILD:
         _load(shim, base, directory, additions, notes)
     return Launch(additions, tuple(notes))
+
+
+def _serves(name: str, theirs: str, value: str) -> bool:
+    """Whether the user's own value is as good: the same to NCCL, or a longer time."""
+    if name in LONGER_SERVES:
+        return theirs.isdecimal() and int(theirs) >= int(value)
+    return theirs.lower() == value.lower()
 
 
 def gpus_here(base: Mapping[str, str]) -> bool:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from worker_shim.nccl.modes import SHIM_LIBRARY
 from worker_shim.process import proc
 from worker_shim.process.view import ProcessView, TreeView
 
@@ -16,6 +15,7 @@ THREADS = "NCCL "  # "NCCL Service 0", "NCCL Progress 0", … where NCCL_SET_THR
 GROUP_THREADS = "pt_nccl_"  # PyTorch's, of a process group; they outlive communicators
 RAS_THREAD = "NCCL RAS"  # of the process, not of a communicator
 ABSTRACT_SOCKET = "@/tmp/nccl-socket-"
+SHIMS = ("libnccl-checkpoint", "libnccl_checkpoint")  # contrib/nccl_checkpoint
 
 
 def evidence(tree: TreeView) -> dict[int, tuple[str, ...]]:
@@ -40,9 +40,10 @@ def has_library(process: ProcessView) -> bool:
     return any(os.path.basename(area.path).startswith("libnccl.so") for area in process.mappings)
 
 
-def has_shim(process: ProcessView) -> bool:
-    """Whether NCCL's checkpoint shim is mapped."""
-    return any(os.path.basename(area.path) == SHIM_LIBRARY for area in process.mappings)
+def shim(process: ProcessView) -> str:
+    """The name of NCCL's checkpoint shim as it is mapped; empty when it is not."""
+    names = (os.path.basename(area.path) for area in process.mappings)
+    return next((name for name in names if name.startswith(SHIMS)), "")
 
 
 def _of(process: ProcessView, sockets: Mapping[int, str]) -> Iterator[str]:

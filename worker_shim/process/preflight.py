@@ -8,7 +8,6 @@ from coordinator.core.model import Finding, Severity
 from worker_shim.compatibility.judging import findings
 from worker_shim.compatibility.node import NodeSight, without_gpus
 from worker_shim.compatibility.tree import concerns, situation
-from worker_shim.nccl import checking
 from worker_shim.process import descriptors, mappings, pipes, sockets, watches
 from worker_shim.process.port import Tree
 from worker_shim.process.view import Namespaces, ProcessView, TreeView, view
@@ -32,7 +31,6 @@ def inspect(tree: Tree, node: Callable[[], NodeSight] = without_gpus) -> tuple[F
         watches.check,
         _namespaces,
         _traced,
-        checking.check,
     )
     found = [finding for check in checks for finding in check(seen)]
     if concerns(seen):

@@ -429,12 +429,14 @@ class Order(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., job: _Optional[str] = ..., worker: _Optional[int] = ..., action: _Optional[str] = ..., phase: _Optional[_Union[_records_pb2.Phase, str]] = ..., deadline_ms: _Optional[int] = ..., hold_ms: _Optional[int] = ..., traceparent: _Optional[str] = ..., hold: _Optional[_Union[HoldOrder, _Mapping]] = ..., park: _Optional[_Union[ParkOrder, _Mapping]] = ..., dump: _Optional[_Union[DumpOrder, _Mapping]] = ..., resume: _Optional[_Union[ResumeOrder, _Mapping]] = ..., persist: _Optional[_Union[PersistOrder, _Mapping]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., undo: _Optional[_Union[UndoOrder, _Mapping]] = ..., fetch: _Optional[_Union[FetchOrder, _Mapping]] = ..., clear: _Optional[_Union[ClearOrder, _Mapping]] = ..., restore: _Optional[_Union[RestoreOrder, _Mapping]] = ..., release: _Optional[_Union[ReleaseOrder, _Mapping]] = ..., gpu_restore: _Optional[_Union[GpuRestoreOrder, _Mapping]] = ..., gpu_lock: _Optional[_Union[GpuLockOrder, _Mapping]] = ...) -> None: ...
 
 class HoldOrder(_message.Message):
-    __slots__ = ("cut", "world_size")
+    __slots__ = ("cut", "world_size", "stand_still_ms")
     CUT_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    STAND_STILL_MS_FIELD_NUMBER: _ClassVar[int]
     cut: _records_pb2.Cut
     world_size: int
-    def __init__(self, cut: _Optional[_Union[_records_pb2.Cut, str]] = ..., world_size: _Optional[int] = ...) -> None: ...
+    stand_still_ms: int
+    def __init__(self, cut: _Optional[_Union[_records_pb2.Cut, str]] = ..., world_size: _Optional[int] = ..., stand_still_ms: _Optional[int] = ...) -> None: ...
 
 class ParkOrder(_message.Message):
     __slots__ = ("target",)

@@ -9,7 +9,7 @@
  *
  * Files named $FAKE_NCCL.<what>.<rank> change what a rank does: `prepare` and `absent` make it wait
  * in Prepare, or in Restore before it comes to anybody, as long as the file is there; `fails` makes
- * Restore fail.
+ * Restore fail. $FAKE_NCCL_BUILT_FOR is the version code that it says it was built for.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -275,6 +275,13 @@ static int get_uid(struct store *store, char *blob, double until) {
 }
 
 /* -- what the checkpoint shim exports --------------------------------------------------------- */
+
+int ncclCheckpointGetVersion(int *checkpoint, int *nccl) {
+  const char *given = getenv("FAKE_NCCL_BUILT_FOR");
+  *checkpoint = 100;
+  *nccl = given != NULL ? atoi(given) : 23007;
+  return SUCCESS;
+}
 
 int ncclCheckpointPrepare(void) {
   int64_t sum;

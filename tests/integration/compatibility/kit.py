@@ -50,6 +50,7 @@ GPU = "kept = [opened('nvidiactl'), opened('nvidia0')]\n"
 NCCL = GPU + "thread('pt_nccl_watchdg')\n"
 DEVICES = (
     "nvidiactl", "nvidia0", "nvidia1", "nvidia-uvm", "nvidia-fs0", "nvidia-caps/nvidia-cap66",
+    "nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2",
     "nvidia-caps-imex-channels/channel0", "infiniband/uverbs0",
 )  # fmt: skip
 FORK = """

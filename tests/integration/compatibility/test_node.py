@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,11 +158,61 @@ def test_mig_instances_are_seen_without_nvml(root: Path) -> None:
     assert NodeEyes(root=root).look().features[F.MIG][0].what == "gpu0 has instances"
 
 
-def test_the_daemon_of_mps_is_a_process(root: Path) -> None:
+def test_minors_of_mig_are_those_of_instances(root: Path) -> None:
+    place = "proc/driver/nvidia/capabilities"
+    assert NodeEyes(root=root).look().mig_minors is None
+    put(root, f"{place}/gpu0/mig/config", "DeviceFileMinor: 1\nDeviceFileMode: 256\n")
+    assert NodeEyes(root=root).look().mig_minors == frozenset()
+    put(root, f"{place}/gpu0/mig/gi1/access", "DeviceFileMinor: 12\nDeviceFileMode: 292\n")
+    put(root, f"{place}/gpu0/mig/gi1/ci0/access", "DeviceFileMinor: 13\nDeviceFileMode: 292\n")
+    assert NodeEyes(root=root).look().mig_minors == {12, 13}
+
+
+def test_the_daemon_of_mps_is_a_process_or_listens(root: Path) -> None:
     put(root, "proc/41/comm", "nvidia-persiste\n")
+    (root / "tmp/nvidia-mps").mkdir(parents=True)
+    os.mkfifo(root / "tmp/nvidia-mps/control")
     assert F.MPS_DAEMON not in NodeEyes(root=root).look().features
+    reader = os.open(root / "tmp/nvidia-mps/control", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        seen = NodeEyes(root=root).look().features[F.MPS_DAEMON]
+    finally:
+        os.close(reader)
+    assert seen[0].what == "a daemon listens at /tmp/nvidia-mps", "in a PID namespace of its own"
     put(root, "proc/42/comm", "nvidia-cuda-mps\n")
     assert NodeEyes(root=root).look().features[F.MPS_DAEMON][0].what == "pid 42 is its daemon"
+
+
+@pytest.mark.parametrize(
+    ("model", "virtual"),
+    [
+        ("NVIDIA A100-40C", True),
+        ("GRID V100D-8Q", True),
+        ("NVIDIA A100X-1-10CME", True),
+        ("NVIDIA A100-SXM4-80GB", False),
+        ("NVIDIA H100 80GB HBM3", False),
+        ("NVIDIA RTX A6000", False),
+        ("Tesla T4", False),
+    ],
+)
+def test_a_virtual_gpu_is_known_by_its_model(root: Path, model: str, virtual: bool) -> None:
+    of_driver = NodeEyes(root=root)
+    assert F.VGPU not in of_driver.look().features
+    of_nvml = of_driver.look((replace(GPU, model=model),)).features
+    said = f"Model: \t\t {model}\nDevice Minor: \t 0\n"
+    put(root, "proc/driver/nvidia/gpus/0000:17:00.0/information", said)
+    assert (F.VGPU in of_nvml, F.VGPU in of_driver.look().features) == (virtual, virtual)
+
+
+@pytest.mark.root
+def test_devices_without_a_driver_are_not_passed_over(tmp_path: Path) -> None:
+    """As in a container that was given /dev/nvidia0 and not /proc/driver."""
+    bare = tmp_path / "bare"
+    (bare / "dev").mkdir(parents=True)
+    assert F.DRIVER_UNKNOWN not in NodeEyes(root=bare).look().features
+    os.mknod(bare / "dev/nvidia0", stat.S_IFCHR | 0o666, os.makedev(195, 0))
+    assert F.DRIVER_UNKNOWN in NodeEyes(root=bare).look().features
+    assert F.DRIVER_UNKNOWN not in NodeEyes(root=bare).look((), "580.65.06").features
 
 
 @pytest.mark.root

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import socket
 import stat
 import time
 from pathlib import Path
@@ -38,10 +39,15 @@ SHOWN = {
         GPU + "mapped(dev + 'nvidia-uvm', 2)", {}, "maps 2 areas of {dev}nvidia-uvm",
     ),
     TreeFeature.CUDA_JOB: (GPU, {"CUDA_CHECKPOINT_JOB_FILE": "/j"}, "is of the CUDA job /j"),
-    TreeFeature.NCCL: (NCCL, {"WORLD_SIZE": "1"}, "has a thread pt_nccl_watchdg"),
-    TreeFeature.NCCL_PEERS: (GPU + "thread('NCCL Progress 0')", {}, "has a thread NCCL Progress 0"),
+    TreeFeature.NCCL: (NCCL, {"WORLD_SIZE": "1"}, "thread pt_nccl_watchdg"),
+    TreeFeature.NCCL_PEERS: (GPU + "thread('NCCL Progress 0')", {}, "thread NCCL Progress 0"),
     TreeFeature.NCCL_RAS: (NCCL, {}, "NCCL_RAS_ENABLE is not set"),
     TreeFeature.NCCL_STATIC: (NCCL, {}, "has NCCL and no libnccl.so"),
+    TreeFeature.NCCL_NET: (NCCL, {"NCCL_NET": "IB"}, "NCCL_NET=IB"),
+    TreeFeature.NCCL_IB: (NCCL, {"NCCL_IB_DISABLE": "0"}, "NCCL_IB_DISABLE=0"),
+    TreeFeature.NCCL_LIVE: (
+        GPU + "thread('NCCL Progress 0')", {"WORLD_SIZE": "1"}, "thread NCCL Progress 0",
+    ),
     TreeFeature.NCCL_HEARTBEAT: (NCCL, {}, "480 s"),
     TreeFeature.NCCL_RETHROW: (NCCL, {}, "TORCH_NCCL_RETHROW_CUDA_ERRORS is not set"),
 }  # fmt: skip
@@ -55,7 +61,10 @@ NOT_SHOWN = {
         (GPU, {"TF_FORCE_UNIFIED_MEMORY": "0"}),
     ],
     TreeFeature.CUDA_JOB: [(GPU, {}), ("", {"CUDA_CHECKPOINT_JOB_FILE": "/j"})],
-    TreeFeature.NCCL: [(GPU + "thread('pt_autograd_0')", {}), ("thread('pt_nccl_watchdg')", {})],
+    TreeFeature.NCCL: [(GPU + "thread('pt_autograd_0')", {})],
+    TreeFeature.NCCL_LIVE: [(NCCL, {"WORLD_SIZE": "1"})],
+    TreeFeature.NCCL_NET: [(NCCL, {"NCCL_NET": "Socket"}), (NCCL, {"NCCL_NET": "socket"})],
+    TreeFeature.NCCL_IB: [(NCCL, {"NCCL_IB_DISABLE": "1"}), (NCCL, {"WORLD_SIZE": "1"})],
     TreeFeature.NCCL_PEERS: [(NCCL, {"WORLD_SIZE": "1"})],
     TreeFeature.NCCL_RAS: [(NCCL, {"NCCL_RAS_ENABLE": "0"})],
     TreeFeature.NCCL_HEARTBEAT: [
@@ -94,13 +103,59 @@ def test_a_mig_instance_can_be_asked_for_by_name(look: Look) -> None:
     assert TreeFeature.MIG_DEVICE not in look(GPU, CUDA_VISIBLE_DEVICES="GPU-1b2c").features
 
 
-def test_an_mps_daemon_is_found_where_the_process_would_find_it(look: Look, tmp_path: Path) -> None:
+def test_an_mps_daemon_counts_where_it_listens(look: Look, tmp_path: Path) -> None:
+    """What a killed one has left is none; its place may hold a pipe or a socket."""
     pipes = tmp_path / "mps"
     pipes.mkdir()
-    assert TreeFeature.MPS_CLIENT not in look(GPU, CUDA_MPS_PIPE_DIRECTORY=str(pipes)).features
-    (pipes / "control").touch()
-    what = said(look(GPU, CUDA_MPS_PIPE_DIRECTORY=str(pipes)), TreeFeature.MPS_CLIENT)
-    assert what == f"finds an MPS daemon at {pipes}"
+    control = pipes / "control"
+
+    def seen() -> bool:
+        situation = look(GPU, CUDA_MPS_PIPE_DIRECTORY=str(pipes))
+        if TreeFeature.MPS_CLIENT not in situation.features:
+            return False
+        assert said(situation, TreeFeature.MPS_CLIENT) == f"finds an MPS daemon at {pipes}"
+        return True
+
+    assert not seen()
+    control.touch()
+    assert not seen(), "a plain file"
+    control.unlink()
+    os.mkfifo(control)
+    assert not seen(), "a pipe that nobody reads"
+    reader = os.open(control, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert seen()
+    finally:
+        os.close(reader)
+    control.unlink()
+    with socket.socket(socket.AF_UNIX) as daemon:
+        daemon.bind(str(control))
+        assert not seen(), "bound, and nobody accepts"
+        daemon.listen(0)
+        assert seen()
+        assert seen(), "asked twice, its queue is full"
+    assert not seen(), "the daemon has ended"
+
+
+@pytest.mark.parametrize(
+    ("minors", "capability", "is_instance"),
+    [
+        (None, 66, True),
+        (None, 1, False),
+        (None, 2, False),
+        (frozenset({66}), 66, True),
+        (frozenset({67}), 66, False),
+        (frozenset(), 66, False),
+        (frozenset({1}), 1, True),
+    ],
+)
+def test_a_capability_is_an_instances_by_the_drivers_list(
+    look: Look, minors: frozenset[int] | None, capability: int, is_instance: bool
+) -> None:
+    """NVML may open those of MIG's configuration in any rank."""
+    node = NodeSight("x86_64", mig_minors=minors)
+    situation = look(GPU + f"opened('nvidia-caps/nvidia-cap{capability}')", node)
+    assert (TreeFeature.MIG_DEVICE in situation.features) is is_instance
 
 
 def test_a_forked_process_that_holds_the_device_is_named_with_what_it_holds(look: Look) -> None:

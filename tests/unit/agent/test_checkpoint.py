@@ -13,6 +13,7 @@ from coordinator.core.model import Finding, Severity
 from tests.unit.agent.fakes import RANK, ROOT
 from tests.unit.agent.rig import INSIDE, OUTSIDE, PEER, SOCKETS, Rig
 from worker_shim.agent import dumping
+from worker_shim.compatibility.node import STAND_STILL_S
 from worker_shim.criu.port import DumpStats
 
 
@@ -42,6 +43,16 @@ async def test_each_hold_has_a_generation_of_its_own(rig: Rig) -> None:
     for action in ("a1", "a2", "a3"):
         await rig.to("PERSIST", action)
     assert len(set(rig.page.raised)) == 3
+
+
+async def test_a_hold_says_how_long_ranks_may_stand_still(rig: Rig) -> None:
+    """For the preflight, which holds the watchdogs of ranks against it."""
+    eyes = rig.worker.drivers.eyes
+    await rig.to("HOLD", "a1", stand_still_ms=4_000_000)
+    assert eyes.look().stand_still_s == 4000.0
+    await rig.done("UNDO", "a1")
+    await rig.to("HOLD", "a2")
+    assert eyes.look().stand_still_s == STAND_STILL_S, "an older coordinator does not say"
 
 
 async def test_persist_may_come_before_resume_has_ended(rig: Rig) -> None:

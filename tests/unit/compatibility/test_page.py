@@ -16,7 +16,7 @@ from worker_shim.compatibility.node import NodeSight
 from worker_shim.compatibility.page import page, told
 from worker_shim.compatibility.situation import Situation
 from worker_shim.compatibility.table import table
-from worker_shim.examination import Places, Verdict, examine
+from worker_shim.examination import GpuSight, Places, Verdict, examine
 
 DRAWN = Path(__file__).parents[3] / "docs" / "gpus.md"
 OLD = NodeSight(
@@ -28,8 +28,9 @@ GOOD = NodeSight("x86_64", {"driver": ("590.44.01",), "compute": ("9.0",)})
 def stand(monkeypatch: pytest.MonkeyPatch, sight: NodeSight, engine: str) -> None:
     """Let the machine be one with such GPUs."""
 
-    async def seen() -> tuple[NodeSight, str]:
-        return sight, engine
+    async def seen(gpu_engine: str) -> GpuSight:
+        assert gpu_engine == "auto"
+        return GpuSight(sight, engine)
 
     monkeypatch.setattr(examination, "sight_of_node", seen)
 

@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.core import commands, events
 from coordinator.core.model import AttemptState, Cut, Finding, Phase, RankState, Severity
+from coordinator.core.policy import Policy
 from tests.support.core_checks import (
     BEFORE_CUT,
     failure,
@@ -51,6 +52,9 @@ def test_nothing_is_held_before_the_attempt_is_recorded(world: World) -> None:
     assert [type(c) for c in decided] == [commands.PutAttempt, commands.Announce]
     world.store()
     assert [o.phase for o in world.orders] == [Phase.HOLD, Phase.HOLD]
+    policy = Policy()
+    assert {o.stand_still_s for o in world.orders} == {policy.stand_still_s}
+    assert policy.stand_still_s >= policy.park_s + policy.dump_s + policy.resume_s
 
 
 def test_resume_goes_out_at_the_cut_and_waits_for_no_store(world: World) -> None:

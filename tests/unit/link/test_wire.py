@@ -61,6 +61,7 @@ async def test_every_order_is_whole(phase: Phase) -> None:
         cut=Cut.FREEZE,
         target=42,
         world_size=4,
+        stand_still_s=600.5,
         workers=2,
         incarnation=3,
         reason="because",
@@ -76,7 +77,10 @@ async def test_every_order_is_whole(phase: Phase) -> None:
     assert records_pb2.Phase.Name(sent.phase) == f"PHASE_{phase}"
     assert (sent.deadline_ms, sent.hold_ms) == (1500, 250)
     expected = {
-        Phase.HOLD: lambda: (sent.hold.cut, sent.hold.world_size) == (records_pb2.CUT_FREEZE, 4),
+        Phase.HOLD: lambda: (
+            (sent.hold.cut, sent.hold.world_size, sent.hold.stand_still_ms)
+            == (records_pb2.CUT_FREEZE, 4, 600_500)
+        ),
         Phase.PARK: lambda: sent.park.target == 42,
         Phase.DUMP: lambda: sent.dump.cut == records_pb2.CUT_FREEZE,
         Phase.GPU_LOCK: lambda: sent.gpu_lock.cut == records_pb2.CUT_FREEZE,

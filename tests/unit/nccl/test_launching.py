@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.core.errors import DriverError
 from worker_shim.nccl.launching import Launch, environment
-from worker_shim.nccl.modes import SHIM_LIBRARY, driver_version, why_not_keep
+from worker_shim.nccl.modes import SHIM_LIBRARY
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ def test_rebuild_loads_the_shim_and_says_why_of_each(tmp_path: Path, library: Pa
         "NCCL_RAS_ENABLE": "0",
         "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "3600",
         "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+        "NCCL_IB_DISABLE": "1",
         "NCCL_CHECKPOINT_KVS_TIMEOUT": "600",
         "NCCL_CHECKPOINT_KVS_PATH": str(tmp_path / "run" / "kvs"),
     }
@@ -80,10 +81,17 @@ def test_auto_rebuilds_where_the_shim_is_found(
         launch(tmp_path, "rebuild", {})
 
 
-def test_communicators_are_kept_only_where_that_was_seen_to_work(tmp_path: Path) -> None:
-    version = tmp_path / "version"
-    version.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.126.20  Tue May 2\n")
-    assert driver_version(version) == (580, 126, 20)
-    assert "580.126.20" in why_not_keep(driver_version(version))
-    assert why_not_keep((610, 57, 4)) == ""
-    assert "unknown" in why_not_keep(driver_version(tmp_path / "none"))
+def test_a_longer_time_and_another_case_serve_as_well(tmp_path: Path) -> None:
+    name = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
+    for base, noted in (
+        ({name: "7200"}, False),
+        ({name: "600"}, True),
+        ({name: "long"}, True),
+        ({"NCCL_NET": "socket"}, False),
+        ({"NCCL_NET": "IB"}, True),
+    ):
+        made = launch(tmp_path, "keep", base)
+        (theirs,) = base.items()
+        told = f"{'='.join(theirs)} is set already and stays"
+        assert any(note.startswith(told) for note in made.notes) is noted, base
+        assert theirs[0] not in made.additions
