@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "said.h"
+
 struct lock_arguments { unsigned int timeout_ms; char rest[60]; };
 struct pair { uint8_t old_uuid[16], new_uuid[16]; };
 struct restore_arguments { struct pair *pairs; unsigned int count; char rest[52]; };
@@ -17,13 +19,6 @@ extern int cuCheckpointProcessCheckpoint(int, void *);
 extern int cuCheckpointProcessRestore(int, struct restore_arguments *);
 extern int cuCheckpointProcessUnlock(int, void *);
 
-static const char HELP[] =
-	"CUDA checkpoint and restore utility.\n"
-	"  --toggle --pid <value>\n"
-	"  --get-state --pid <value>\n"
-	"  --get-restore-tid --pid <value>\n"
-	"  --action <value> --pid <value> [--timeout <ms>] [--device-map <oldUuid=newUuid,...>]\n"
-	"  --help\n";
 static const char *STATES[] = {"running", "locked", "checkpointed", "failed"};
 
 static int uuid(const char *text, uint8_t into[16])

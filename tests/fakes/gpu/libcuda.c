@@ -20,18 +20,11 @@
 #include <unistd.h>
 
 #include "layout.h"
+#include "said.h"
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, OPERATING_SYSTEM = 304, ILLEGAL_STATE = 401,
        NOT_FOUND = 500, NOT_READY = 600 };
 enum { RUNNING = 0, LOCKED = 1, CHECKPOINTED = 2, FAILED = 3 };
-
-static const struct { int code; const char *words; } WORDS[] = {
-	{0, "no error"}, {1, "invalid argument"}, {2, "out of memory"}, {3, "initialization error"},
-	{100, "no CUDA-capable device is detected"},
-	{304, "OS call failed or operation not supported on this OS"},
-	{401, "the operation cannot be performed in the present state"}, {500, "named symbol not found"},
-	{600, "device not ready"}, {719, "unspecified launch failure"}, {801, "operation not supported"},
-};
 
 struct lock_arguments { unsigned int timeout_ms; };
 struct pair { uint8_t old_uuid[16], new_uuid[16]; };
