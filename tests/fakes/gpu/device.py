@@ -89,6 +89,7 @@ class Gpu:
         memory = os.memfd_create("fake-gpu")
         os.truncate(memory, mmap.PAGESIZE)
         self._page = mmap.mmap(memory, mmap.PAGESIZE)
+        self._page.madvise(mmap.MADV_DONTFORK)  # a fork has the device open and no state on it
         os.close(memory)
         self._connect(place)
         struct.pack_into("<Q", self._page, 0, MAGIC)
