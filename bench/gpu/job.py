@@ -11,14 +11,15 @@ from pathlib import Path
 from bench.gpu.machine import Machine
 from bench.gpu.ranks import ROOT
 from coordinator.api.client import OperatorClient
-from coordinator.core.errors import SetupError
+from coordinator.core.errors import AllstopError, SetupError
 from lab.cluster import Lab
 from lab.deployment import Deployment
 
 ENV = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
 HOST = "n0"
 WAIT_S = 240.0
-POLL_S = 0.05
+POLL_S = 0.1
+LOG_LINES = 100
 MARGIN_STEPS = 50  # further than any rank is by the time it reads where to end
 
 
@@ -62,14 +63,21 @@ class Job:
 
     async def goes_on(self, steps: int) -> None:
         """Every rank writes so many lines more; raises SetupError with the shim's last words."""
-        before = [len(self.digests(rank)) for rank in range(self.ranks)]
+        wanted = [len(self.digests(rank)) + steps for rank in range(self.ranks)]
         until = time.monotonic() + WAIT_S
-        while any(len(self.digests(rank)) < was + steps for rank, was in enumerate(before)):
-            ended = self.deployment.shims[HOST].poll() is not None
-            if ended or time.monotonic() > until:
-                log = self.deployment.log(HOST).read_text().splitlines()[-40:]
-                raise SetupError(f"no steps after {before}", details=tuple(log))
+        while any(len(self.digests(rank)) < line for rank, line in enumerate(wanted)):
+            if await self._has_ended() or time.monotonic() > until:
+                log = self.deployment.log(HOST).read_text().splitlines()[-LOG_LINES:]
+                raise SetupError(f"the job does not come to {wanted} steps", details=tuple(log))
             await asyncio.sleep(POLL_S)
+
+    async def _has_ended(self) -> bool:
+        if self.deployment.shims[HOST].poll() is not None:
+            return True
+        try:
+            return any(view.state == "exited" for view in await self.client.jobs())
+        except AllstopError:
+            return False  # the control plane is not there yet
 
     async def end(self) -> None:
         """By itself: processes on a device are not to be killed with their host."""
