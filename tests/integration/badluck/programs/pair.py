@@ -6,6 +6,7 @@
 Told by the file SHARED/tell/RANK, read at every step between the exchange and `step()`:
 
     stall          stay there until the file is gone
+    lag STEP       stay there from that step on until the file is gone
     open KIND…     open these and keep them until the file is gone; see ODD
     uring          write what io_uring_setup answers to SHARED/said/RANK
     exit CODE      end at once
@@ -38,6 +39,7 @@ STEP_S = 0.02
 CONNECT_S = 60.0
 COUNT = struct.Struct("!Q")
 LOST = -1
+STAYS = ("stall", "lag", "evaluate")
 LOOSE = "PAIR_LOOSE" in os.environ
 GPU = os.environ.get("PAIR_GPU", "")
 WEIGHTS_BYTES, WEIGHTS_STEPS = 8 << 20, 40
@@ -120,7 +122,7 @@ class Rank:
             self.meet(at)
             if self.device is not None:
                 self.write("chain", f"{at} {self.device.step(at)}")
-            self.obey()
+            self.obey(at)
             time.sleep(STEP_S)
             self.submit(at + 1)
             step()
@@ -180,10 +182,10 @@ class Rank:
             data += part
         return int(COUNT.unpack(data)[0])
 
-    def obey(self) -> None:
+    def obey(self, at: int) -> None:
         """Do what the file says."""
         words = self.told()
-        if words == self.obeyed:
+        if words == self.obeyed and words[:1] != ["lag"]:
             return
         self.obeyed = words
         if not words:
@@ -191,9 +193,9 @@ class Rank:
                 os.close(self.odd.pop())
             return
         verb, *rest = words
-        if verb in ("stall", "evaluate"):
+        if verb in STAYS and at >= int(rest[0] if rest else 0):
             self.stay(verb)
-            self.obey()
+            self.obey(at)
         elif verb == "poison":
             self.poisoned = True
             self.write("said", "poisoned")
