@@ -98,6 +98,9 @@ class GpuNode:
     devices: Mapping[str, int]
     ranks: list[Rank] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.made = Devices.make(self.folder, dict(self.devices))
+
     @property
     def faults(self) -> Path:
         """What the driver does wrong."""
@@ -123,6 +126,7 @@ class GpuNode:
         """End everything."""
         for rank in reversed(self.ranks):
             rank.close()
+        self.made.close()
 
 
 @contextmanager
@@ -130,7 +134,6 @@ def gpu_node(folder: Path, devices: Mapping[str, int]) -> Iterator[GpuNode]:
     """A node with devices of these sizes."""
     made = GpuNode(folder, built(), devices)
     try:
-        Devices.make(folder, dict(devices))
         yield made
     finally:
         made.close()
