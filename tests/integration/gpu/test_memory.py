@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.gpu.criu import DEADLINE_S, Saved
 
 from coordinator.core.errors import DriverError
 from tests.fakes.gpu.rank import LOST
-from tests.gpu.criu import DEADLINE_S, Saved
 from tests.integration.badluck.kit import until
 from tests.support.gpus import UUIDS, GpuNode, driver_of, gpu_node
 
