@@ -105,16 +105,15 @@ def run(look: Callable[[], Machine], argv: list[str] | None = None) -> int:
     try:
         found = asyncio.run(measure(look(), options, lambda text: people.print(text, style="dim")))
     except (AllstopError, LabError) as error:
-        people.print(f"nothing was measured: {error}", markup=False)
-        for line in getattr(error, "details", ()):
-            people.print(line, markup=False)
+        words = (f"nothing was measured: {error}", *getattr(error, "details", ()))
+        print(*words, sep="\n", file=sys.stderr)
         return 1
     path = written(found, options.into)
     table = Table("figure, ms", "measured", "floor", box=None, padding=(0, 2, 0, 0))
     for row in (*measuring.rows_of(found["steps"]), *comparing.rows_of(found["against_by_hand"])):
         table.add_row(*row)
     people.print(table)
-    people.print(f"written to {path}", markup=False)
+    print(f"written to {path}", file=sys.stderr)
     if options.json:
         print(json.dumps(json.loads(path.read_text())))
     return 0

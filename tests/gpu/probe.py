@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from bench.gpu.ranks import Ranks
 from coordinator.core.errors import AllstopError, SetupError
 from tests.fakes.gpu.build import said
 from tests.gpu.kit import ROOT, machine
-from worker_shim.cuda.choosing import LIBRARY, PROGRAM, choose
+from worker_shim.cuda.choosing import LIBRARY, PROGRAM, choose, find_program
 from worker_shim.cuda.results import MEANINGS
 from worker_shim.process.runner import CommandRunner
 
@@ -46,7 +45,7 @@ def call(name: str, pid: int, *arguments: str, **fields: Any) -> Case:
     if "error" in answer:
         raise SetupError(f"the driver's library: {answer['error']}")
     flags = FLAGS.get(name, ("--action", name))
-    told = _run(PROGRAM, *flags, "--pid", str(pid), *arguments)
+    told = _run(find_program() or PROGRAM, *flags, "--pid", str(pid), *arguments)
     out, err = (text.replace(str(pid), "{pid}") for text in (told.stdout, told.stderr))
     return {"result": answer["result"], "exit": told.returncode, "stdout": out, "stderr": err}
 
@@ -131,7 +130,7 @@ def words() -> dict[str, str]:
 
 async def probe(here: Machine, folder: Path) -> dict[str, Any]:
     """What `said.json` has, of this machine."""
-    if shutil.which(PROGRAM) is None:
+    if (program := find_program()) is None:
         raise SetupError(f"there is no {PROGRAM} in PATH")
     cuda = choose(LIBRARY, CommandRunner())
     cases = of_others()
@@ -143,7 +142,7 @@ async def probe(here: Machine, folder: Path) -> dict[str, Any]:
                 cases |= await ask(ranks)
     finally:
         await cuda.close()
-    told = _run(PROGRAM, "--help")
+    told = _run(program, "--help")
     source = f"a machine with {here.model}, asked by tests/gpu/probe.py"
     known = said()
     asked = {"driver": here.driver, "source": source, "help": told.stdout + told.stderr}

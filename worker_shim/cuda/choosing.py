@@ -27,7 +27,7 @@ def choose(engine: str, commands: Commands, *, driver: Path = KERNEL_DRIVER) -> 
     The library goes first: it attaches to the driver once, the program at every call, which takes
     seconds on a machine with many GPUs.
     """
-    program, bindings = shutil.which(PROGRAM, path=_path()), _has_bindings()
+    program, bindings = find_program(), _has_bindings()
     if engine == AUTO and not driver.exists():
         return NoCuda("this node has no NVIDIA driver")
     if engine == LIBRARY or (engine == AUTO and bindings):
@@ -41,6 +41,11 @@ def choose(engine: str, commands: Commands, *, driver: Path = KERNEL_DRIVER) -> 
     if engine == NONE:
         return NoCuda("GPU ranks were switched off with --gpu-engine none")
     return NoCuda(f"neither cuda-bindings (pip install 'allstop[gpu]') nor {PROGRAM} is there")
+
+
+def find_program() -> str | None:
+    """NVIDIA's program; also where its toolkit has it."""
+    return shutil.which(PROGRAM, path=_path())
 
 
 def _path() -> str:
