@@ -16,8 +16,8 @@ from bench.gpu.serving import Told
 PIECE_BYTES = 64 << 20  # copied at once, through memory that the driver has locked
 ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
 SPIN = b"""
-.version 6.0
-.target sm_50
+.version 6.3
+.target sm_75
 .address_size 64
 .visible .entry spin(.param .u64 span_ns)
 {
@@ -32,7 +32,7 @@ again:
     @%p1 bra again;
     ret;
 }
-"""
+\0"""
 
 
 def checked(result: tuple[Any, ...]) -> Any:

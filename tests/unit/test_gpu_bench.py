@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from bench.gpu import machine, ranks
 from bench.gpu.__main__ import written
 from bench.gpu.measuring import SIZES_MIB, Steps, Taken, sizes_mib
 from coordinator.core.errors import SetupError
+from tests.fakes.gpu.build import said
+from tests.gpu.probe import differences
 from worker_shim.cuda.fake import FakeCuda
 from worker_shim.process.proc import read_stat
 
@@ -90,3 +93,15 @@ async def test_ranks_that_do_not_end_are_taken_off_their_device_before_they_are_
         (process,) = await them.gpu_processes()
     assert cuda.done == [("lock", process.pid), ("checkpoint", process.pid)]
     assert read_stat(process.pid) is None
+
+
+def test_what_a_machine_says_otherwise_is_shown_row_by_row() -> None:
+    found = deepcopy(said())
+    assert differences(found) == []
+    found["cases"]["lock_while_locked"]["exit"] = 1
+    del found["words"]["600"]
+    found["help"] = "--action lock"
+    words, case, text = differences(found)
+    assert words == "words 600: the file has device not ready, this machine None"
+    assert case.startswith("cases lock_while_locked: the file has {'result': 401")
+    assert text.endswith("--action lock")
