@@ -32,7 +32,7 @@ pytestmark = [
 
 JOB = "training"
 SIZE = ("--mib", "1")
-CALM_STEPS = 250  # more than the job makes while it is watched
+CALM_STEPS = 150  # by which the snapshot has been taken
 AHEAD = 5
 
 
@@ -44,11 +44,14 @@ class Watched:
     calm: list[dict[int, str]]
 
     async def is_right(self) -> None:
-        """It goes on, and every step of every rank came to what it does undisturbed."""
+        """It goes on, and every step of every rank came to what it does undisturbed.
+
+        Steps that nothing is known of are left out.
+        """
         await self.job.goes_on(AHEAD)
         for rank, calm in enumerate(self.calm):
-            steps = self.job.digests(rank)
-            assert {step: digest for step, digest in steps if calm[step] != digest} == {}
+            wrong = {s: told for s, told in self.job.digests(rank) if calm.get(s, told) != told}
+            assert wrong == {}
 
 
 def run_calmly(machine: Machine, ranks: int, folder: Path) -> list[dict[int, str]]:
@@ -86,6 +89,7 @@ async def goes_through_a_round(watched: Watched) -> Snapshot:
     (worker,) = taken.workers
     assert len(worker.gpu_pids) == ranks
     assert worker.gpu_bytes > 0
+    assert taken.step + AHEAD < CALM_STEPS, "what comes after it is known"
     await watched.is_right()
     restored = await follow(client.restore(JOB, taken.snapshot))
     assert restored.state == "RUNNING", restored.reason
