@@ -10,7 +10,7 @@ SEEDS  ?= 200
 RUNS   ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help demo compose-demo test check proto check-proto tools test-tools screenshots bench bench-gpu bench-recovery test-gpu test-peers chaos soak sim clean
+.PHONY: help demo compose-demo test check proto check-proto tools tools-or-not test-tools screenshots bench bench-gpu bench-recovery test-gpu test-peers chaos soak sim clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -30,6 +30,9 @@ check: .venv/.stamp check-proto ## style, types, who may import whom, generated 
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+tools-or-not:
+	@$(PYTHON) -m tools || echo 'without some of the tools: what needs them is left out, and says so'
 
 tools: ## find or fetch CRIU, etcd, nft and iproute2, and prove CRIU on this kernel
 	@$(PYTHON) -m tools
@@ -64,14 +67,14 @@ screenshots: .venv/.stamp test-tools ## docs/images and the README's trace, take
 bench: .venv/.stamp tools ## measure: hook cost, pause and restore ratios, coordination alone
 	@$(BIN)/python -m bench $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
-test-gpu: .venv/.stamp tools ## the tests that need a GPU, by library and program (root)
+test-gpu: .venv/.stamp tools-or-not ## the tests that need a GPU, by library and program; with CRIU where it works (root)
 	@ALLSTOP_MUST_RUN=$${ALLSTOP_MUST_RUN:-} $(BIN)/python -m pytest tests/gpu $(ARGS)
 
 test-peers: .venv/.stamp tools ## jobs of torchft and Ray Train under allstop; fetches both, 2.5 GB the first time (root)
 	@$(BIN)/python -m pytest tests/peers $(ARGS)
 
-bench-gpu: .venv/.stamp tools ## measure what device memory costs on this machine's GPU (root)
-	@$(BIN)/python -m bench --only gpu $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
+bench-gpu: .venv/.stamp tools-or-not ## measure what device memory costs on this machine's GPU (root)
+	@$(BIN)/python -m bench.gpu $(if $(filter-out 0 no false,$(JSON)),--json) $(ARGS)
 
 bench-recovery: .venv/.stamp tools ## lost nodes under torchrun, torchft, Ray Train and allstop, side by side; RUNS=5 (root, an hour)
 	@$(BIN)/python -m bench.recovery --runs $(RUNS) $(ARGS)

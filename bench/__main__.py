@@ -20,14 +20,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import chunks, coordination, fetching, gpu, images, ranks, sharing
+from bench import chunks, coordination, fetching, images, ranks, sharing
 from coordinator.core.errors import SetupError
 from worker_shim.hook import measure as hook
 
 HOOK_GOAL_NS = 1000.0
 PAUSE_GOAL = 1.15  # with staging in memory
 RESTORE_GOAL = 1.3
-PARTS = ("hook", "chunks", "images", "fetching", "sharing", "ranks", "coordination", "gpu")
+PARTS = ("hook", "chunks", "images", "fetching", "sharing", "ranks", "coordination")
 NEED_ROOT = ("images", "sharing", "ranks")
 
 Note = Callable[[str], None]
@@ -129,8 +129,6 @@ def show(found: dict[str, Any], console: Console) -> None:
         table.add_row(*row)
     for row in coordination.rows(found.get("coordination", ())):
         table.add_row(*row)
-    for row in gpu.rows([gpu.Taken(**one) for one in found.get("gpu", ())]):
-        table.add_row(*row)
     console.print(table)
 
 
@@ -157,9 +155,6 @@ def measure(chosen: Sequence[str], rounds: int, console: Console, note: Note) ->
         found["ranks"] = ranks.measure(rounds=min(rounds, ranks.ROUNDS))
     if "coordination" in chosen:
         found["coordination"] = measure_coordination(console, note)
-    if "gpu" in chosen:
-        note("device memory")
-        found["gpu"] = [asdict(one) for one in gpu.measure()]
     return found
 
 
@@ -170,7 +165,7 @@ def main() -> None:
     parser.add_argument("--only", choices=PARTS, action="append", help="may be repeated")
     parser.add_argument("--rounds", type=int, default=images.ROUNDS, help="of pause and restore")
     options = parser.parse_args()
-    chosen = options.only or [part for part in PARTS if part != "gpu"]
+    chosen = options.only or list(PARTS)
     console = Console(stderr=options.json, highlight=False)
     found: dict[str, Any] = {"machine": {"cores": os.cpu_count(), "kernel": platform.release()}}
     if os.geteuid() != 0:

@@ -46,8 +46,7 @@ def timed(*arguments: str, directory: Path) -> float:
     """Run criu when told to; returns milliseconds. Raises SystemExit with its words."""
     line = [str(find_criu()), *arguments, *OPTIONS, "--images-dir", str(directory)]
     line += ["--log-file", "bare.log", "--no-default-config"]
-    warm = [str(find_criu()), "check", "--no-default-config"]  # self-tests, kept in /run
-    subprocess.run(warm, env=clean_environment(), capture_output=True, timeout=CRIU_S_MAX)
+    warm_up()
     wait_for_the_others()
     began = time.perf_counter()
     done = subprocess.run(line, env=clean_environment(), cwd=directory, timeout=CRIU_S_MAX)
@@ -56,6 +55,12 @@ def timed(*arguments: str, directory: Path) -> float:
         words = (directory / "bare.log").read_text(errors="replace")[-2000:]
         raise SystemExit(f"criu gave {done.returncode}: {words}")
     return took_ms
+
+
+def warm_up() -> None:
+    """Have CRIU's self-tests done, which it keeps in /run."""
+    line = [str(find_criu()), "check", "--no-default-config"]
+    subprocess.run(line, env=clean_environment(), capture_output=True, timeout=CRIU_S_MAX)
 
 
 def wait_for_the_others() -> None:
@@ -70,9 +75,16 @@ def tell(took_ms: float) -> None:
 
 
 def end(pids: Iterable[int]) -> float:
-    """SIGKILL these processes, all at once, and wait until init has reaped them; milliseconds."""
-    left = list(pids)
+    """`end_now`, when told to; milliseconds."""
     wait_for_the_others()
+    began = time.perf_counter()
+    end_now(pids)
+    return (time.perf_counter() - began) * 1000
+
+
+def end_now(pids: Iterable[int]) -> None:
+    """SIGKILL these processes, all at once, and wait until init has reaped them."""
+    left = list(pids)
     began = time.perf_counter()
     for pid in left:
         with suppress(ProcessLookupError):
@@ -81,7 +93,6 @@ def end(pids: Iterable[int]) -> float:
         if time.perf_counter() - began > CRIU_S_MAX:
             raise SystemExit(f"processes {left} do not end")
         time.sleep(END_POLL_S)
-    return (time.perf_counter() - began) * 1000
 
 
 def dump(root_pid: str, directory: Path) -> float:
@@ -96,6 +107,13 @@ def dump(root_pid: str, directory: Path) -> float:
 
 def restore(store: Path, place: str, digest: str, directory: Path) -> None:
     """The images of one worker, in a host where nothing of the job is left; then its end."""
+    lay_out(store, place, digest, directory)
+    tell(timed("restore", "--restore-detached", directory=directory / IMAGES))
+    tell(end(read_facts(directory / IMAGES).pids))
+
+
+def lay_out(store: Path, place: str, digest: str, directory: Path) -> None:
+    """The images of one worker in a directory, and around it what they need to be restored."""
     directory.mkdir(parents=True)
     manifest = asyncio.run(
         open_store(str(store)).fetch(
@@ -107,8 +125,6 @@ def restore(store: Path, place: str, digest: str, directory: Path) -> None:
     LinuxFileDriver().roll_back(manifest.open_files, directory / FILES, label="bench")
     HookFiles().renew(run_directory, manifest.page, manifest.slots)
     subprocess.run(["nft", "-f", "-"], input=LOCK, text=True, check=True, timeout=CRIU_S_MAX)
-    tell(timed("restore", "--restore-detached", directory=directory / IMAGES))
-    tell(end(read_facts(directory / IMAGES).pids))
 
 
 def main() -> None:

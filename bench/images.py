@@ -187,7 +187,7 @@ def _bare_restore(stage: LabStage, snapshot: Snapshot) -> tuple[float, float]:
                 )
                 for worker in snapshot.workers
             ]
-            with _stopped(stage.lab.hosts.values()):
+            with stopped(stage.lab.hosts.values()):
                 restore_ms, end_ms = _at_once(runs), _at_once(runs)
             _ended(runs)
             return restore_ms, end_ms
@@ -230,7 +230,8 @@ def _ended(runs: Sequence[subprocess.Popen[Any]]) -> None:
 
 
 @contextmanager
-def _stopped(hosts: Iterable[Host]) -> Iterator[None]:
+def stopped(hosts: Iterable[Host]) -> Iterator[None]:
+    """They stand still meanwhile."""
     paused = []
     try:
         for host in hosts:

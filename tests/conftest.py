@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.gpu import machine as gpu
 from lab import Lab
 from tests.support.lanes import lay_out
 from tests.support.ports import free_ports
@@ -61,8 +62,8 @@ def lacking(marker: str) -> str | None:
     if marker == "torch" and importlib.util.find_spec("torch") is None:
         return "needs PyTorch: pip install -e .[demo]"
     tried = "TRY_GPU_TESTS_IN" in os.environ  # over a fake device, see tests/gpu/kit.py
-    if marker == "gpu" and not tried and shutil.which("nvidia-smi") is None:
-        return "needs an NVIDIA GPU"
+    if marker == "gpu" and not tried and (why := gpu.lacking()):
+        return f"needs an NVIDIA GPU: {why}"
     return None
 
 

@@ -65,7 +65,7 @@ class Target:
             assert await asyncio.to_thread(self.rank.ask, "begin" if working else "end") == "done"
 
     def does(self, call: str, what: str) -> None:
-        """From now on a call has this result, or `hang` or `crash`."""
+        """From now on a call has this result, or `hang`; see also tests/fakes/gpu/libcuda.c."""
         if self.node is not None:
             self.node.faults.write_text(f"{call} {what}\n")
         elif what == "hang":
@@ -262,13 +262,19 @@ async def test_no_room_leaves_it_saved_for_ever(real: Target) -> None:
     assert node is not None
     await real.lock()
     await real.checkpoint()
-    other = node.rank()
-    await asyncio.to_thread(other.ask, "write much " + "x" * (MIB - 2))
-    with pytest.raises(DriverError, match="OUT_OF_MEMORY"):
-        await real.restore()
+    other = node.rank(1)
+    assert await asyncio.to_thread(other.ask, "write much " + "x" * (MIB - 2)) == "done"
+    swapped = {UUIDS[0]: UUIDS[1], UUIDS[1]: UUIDS[0]}
+    with pytest.raises(DriverError, match="OPERATING_SYSTEM"):
+        await real.restore(swapped)
+    await asyncio.to_thread(other.close)
+    for devices in (swapped, {}):  # there is room by now, on either
+        with pytest.raises(DriverError, match="OPERATING_SYSTEM"):
+            await real.restore(devices)
     assert await real.state() is S.CHECKPOINTED
     with pytest.raises(DriverError, match="ILLEGAL_STATE"):
         await real.unlock()
+    assert real.driver.holders(real.tree) == ()
     await real.driver.close()
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import atexit
 import os
+import select
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from bench.gpu import Process
 from tests.fakes.gpu.build import build
 from tests.fakes.gpu.device import Devices
 from worker_shim.cuda.library import LibraryCuda
@@ -24,14 +26,60 @@ from worker_shim.process.proc import look, read_stat
 from worker_shim.process.runner import CommandRunner, Finished
 
 ROOT = Path(__file__).parents[2]
+ANSWER_S = 60.0
 UUIDS = (
     "GPU-5c89e0f0-0000-4000-8000-000000000000",
     "GPU-5c89e0f0-0000-4000-8000-000000000001",
 )
 
 
-class Rank(Process):
-    """A process that uses a device."""
+class Rank:
+    """A process that uses a device as it is told, a line at a time."""
+
+    def __init__(self, program: Sequence[str]) -> None:
+        """It is on its device when this returns."""
+        self.process = subprocess.Popen(
+            program, cwd=ROOT, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        self._unread = b""
+        try:
+            assert self.heard() == "ready", "the process did not get onto its device"
+        except BaseException:
+            self.close()
+            raise
+
+    def tell(self, line: str) -> None:
+        """Tell it something without waiting."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def ask(self, line: str) -> str:
+        """Tell it something and wait for the answer."""
+        self.tell(line)
+        return self.heard()
+
+    def heard(self) -> str:
+        """Its next answer; empty when it has ended."""
+        assert self.process.stdout is not None
+        until = time.monotonic() + ANSWER_S
+        while b"\n" not in self._unread:
+            ready, *_ = select.select(
+                [self.process.stdout], [], [], max(0.0, until - time.monotonic())
+            )
+            assert ready, f"no answer within {ANSWER_S:g} s"
+            more = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not more:
+                return ""
+            self._unread += more
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line.decode().strip()
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.communicate(timeout=ANSWER_S)
 
     @property
     def gpu_process(self) -> GpuProcess:
@@ -49,6 +97,9 @@ class GpuNode:
     programs: Path
     devices: Mapping[str, int]
     ranks: list[Rank] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.made = Devices.make(self.folder, dict(self.devices))
 
     @property
     def faults(self) -> Path:
@@ -75,6 +126,7 @@ class GpuNode:
         """End everything."""
         for rank in reversed(self.ranks):
             rank.close()
+        self.made.close()
 
 
 @contextmanager
@@ -82,7 +134,6 @@ def gpu_node(folder: Path, devices: Mapping[str, int]) -> Iterator[GpuNode]:
     """A node with devices of these sizes."""
     made = GpuNode(folder, built(), devices)
     try:
-        Devices.make(folder, dict(devices))
         yield made
     finally:
         made.close()

@@ -29,6 +29,13 @@ Ranks that use NVIDIA GPUs are saved with them: the driver brings device memory 
 * no process that was forked after CUDA was used and still holds the device;
 * memory on the host for what is on the GPUs.
 
+**Not tried on hardware.** All of this has been run with NVIDIA's own bindings and real CRIU, but
+only over a device and a driver that are fakes (`tests/fakes/gpu`), and NCCL's rebuild only with a
+stand-in for its checkpoint shim. What drivers do and say comes from their documentation and from
+reports of others, the signs of managed memory and of MIG instances too. `make test-gpu` tries it on
+a machine with a GPU, `make bench-gpu` measures there, and `python -m tests.gpu.probe` asks a driver
+for its own words; results of such runs would be in `bench/results`.
+
 **Not seen from outside**, and so said by no preflight: CUDA graphs that hold collectives (with
 driver 610 they and NVLS exclude each other), Transformer Engine's `tp_comm_overlap`, PyTorch's
 symmetric memory and other memory that two processes share by CUDA IPC without NCCL, NCCL's device

@@ -65,7 +65,7 @@ def _candidates(engine: str, commands: Commands, driver: Path) -> tuple[CudaDriv
         return (NoCuda("GPU ranks were switched off with --gpu-engine none"),)
     if engine == AUTO and not driver.exists():
         return (NoCuda("this node has no NVIDIA driver"),)
-    program, bindings = shutil.which(PROGRAM, path=_path()), _has_bindings()
+    program, bindings = find_program(), _has_bindings()
     if engine == LIBRARY and not bindings:
         raise SetupError("cuda-bindings is not installed", advice="pip install 'allstop[gpu]'")
     if engine == PROGRAM_ENGINE and program is None:
@@ -77,6 +77,11 @@ def _candidates(engine: str, commands: Commands, driver: Path) -> tuple[CudaDriv
         found.append(ProgramCuda(commands, program))
     why = f"neither cuda-bindings (pip install 'allstop[gpu]') nor {PROGRAM} is there"
     return (*found, NoCuda(why))
+
+
+def find_program() -> str | None:
+    """NVIDIA's program; also where its toolkit has it."""
+    return shutil.which(PROGRAM, path=_path())
 
 
 def _path() -> str:

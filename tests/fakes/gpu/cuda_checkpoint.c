@@ -1,14 +1,21 @@
 // The program in front of libcuda.so.1, with the options, words and exit statuses of NVIDIA's.
+#define _GNU_SOURCE
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "said.h"
 
 struct lock_arguments { unsigned int timeout_ms; char rest[60]; };
 struct pair { uint8_t old_uuid[16], new_uuid[16]; };
 struct restore_arguments { struct pair *pairs; unsigned int count; char rest[52]; };
 
+extern int fakeCudaCase(void);
 extern int cuInit(unsigned int);
+extern int cuDriverGetVersion(int *);
 extern int cuGetErrorString(int, const char **);
 extern int cuCheckpointProcessGetState(int, int *);
 extern int cuCheckpointProcessGetRestoreThreadId(int, int *);
@@ -17,13 +24,6 @@ extern int cuCheckpointProcessCheckpoint(int, void *);
 extern int cuCheckpointProcessRestore(int, struct restore_arguments *);
 extern int cuCheckpointProcessUnlock(int, void *);
 
-static const char HELP[] =
-	"CUDA checkpoint and restore utility.\n"
-	"  --toggle --pid <value>\n"
-	"  --get-state --pid <value>\n"
-	"  --get-restore-tid --pid <value>\n"
-	"  --action <value> --pid <value> [--timeout <ms>] [--device-map <oldUuid=newUuid,...>]\n"
-	"  --help\n";
 static const char *STATES[] = {"running", "locked", "checkpointed", "failed"};
 
 static int uuid(const char *text, uint8_t into[16])
@@ -55,69 +55,157 @@ static unsigned int pairs_of(char *text, struct pair *pairs, unsigned int most)
 	return count;
 }
 
-static int failed(const char *action, int pid, int code)
+static const int OLDEST = 12040;  // driver 550
+
+struct asked {
+	const char *action;
+	char *map;
+	int pid;
+	struct lock_arguments lock;
+};
+
+static void print_for(FILE *to, const char *text, int pid)
+{
+	for (const char *at; (at = strstr(text, "{pid}")); text = at + strlen("{pid}"))
+		fprintf(to, "%.*s%d", (int)(at - text), text, pid);
+	fputs(text, to);
+}
+
+static int say(int which, int pid)
+{
+	print_for(stdout, CASES[which].out, pid);
+	print_for(stderr, CASES[which].err, pid);
+	return CASES[which].status;
+}
+
+static const char *words_of(int code)
 {
 	const char *words = NULL;
 	cuGetErrorString(code, &words);
-	fprintf(stderr, "Could not %s on process ID %d: \"%s\"\n", action, pid, words ? words : "unknown error");
+	return words ? words : "unknown error";
+}
+
+static int failed(const char *action, int pid, int code)
+{
+	if (fakeCudaCase() >= 0)
+		return say(fakeCudaCase(), pid);
+	fprintf(stderr, "Could not %s on process ID %d: \"%s\"\n", action, pid, words_of(code));
 	return code;
+}
+
+static int get_state(int pid)
+{
+	int state = 0, code = cuCheckpointProcessGetState(pid, &state);
+	if (code || fakeCudaCase() >= 0)
+		return failed("get state", pid, code);
+	puts(state >= 0 && state < 4 ? STATES[state] : "unknown");
+	return 0;
+}
+
+static int get_restore_thread(int pid)
+{
+	int thread = 0, code = cuCheckpointProcessGetRestoreThreadId(pid, &thread);
+	if (fakeCudaCase() >= 0)
+		return say(fakeCudaCase(), pid);
+	if (code)
+		return fprintf(stderr, "Could not find restore thread for process ID %d\n", pid), 1;
+	return printf("%d\n", thread), 0;
+}
+
+static int restore(int pid, char *map)
+{
+	struct pair pairs[16];
+	memset(pairs, 0, sizeof pairs);
+	struct restore_arguments arguments = {pairs, map ? pairs_of(map, pairs, 16) : 0, {0}};
+	return arguments.count > 16 ? 1 : cuCheckpointProcessRestore(pid, &arguments);
+}
+
+static int toggle(int pid)
+{
+	struct lock_arguments lock = {0};
+	int state = 0, code = cuCheckpointProcessGetState(pid, &state);
+	if (!code && state == 0)
+		code = (code = cuCheckpointProcessLock(pid, &lock)) ? code : cuCheckpointProcessCheckpoint(pid, NULL);
+	else if (!code && state == 2)
+		code = (code = restore(pid, NULL)) ? code : cuCheckpointProcessUnlock(pid, NULL);
+	else if (!code)
+		code = 401;
+	if (code)
+		fprintf(stderr, "Error toggling CUDA in process ID %d: \"%s\"\n", pid, words_of(code));
+	return code;
+}
+
+static int launch(char **program)
+{
+	char job[64];
+	int file = memfd_create("cuda-checkpoint-job", 0);
+	snprintf(job, sizeof job, "/proc/self/fd/%d", file);
+	if (file < 0 || !*program || setenv("CUDA_CHECKPOINT_JOB_FILE", job, 1))
+		return fputs(HELP, stderr), 1;
+	execvp(*program, program);
+	return perror(*program), 127;
+}
+
+static int is(const char *word, const char *name, const char *letter)
+{
+	return !strcmp(word, name) || !strcmp(word, letter);
+}
+
+// Reads the words; 0 for those that it does not understand.
+static int parse(int argc, char **argv, struct asked *asked)
+{
+	for (int at = 1; at < argc; at++) {
+		const char *word = argv[at], *alone = !strcmp(word, "--get-state") ? "get-state"
+			: !strcmp(word, "--get-restore-tid") ? "get-restore-tid"
+			: !strcmp(word, "--toggle") ? "toggle" : NULL;
+		if (alone)
+			asked->action = alone;
+		else if (at + 1 == argc)
+			return 0;
+		else if (!strcmp(word, "--action"))
+			asked->action = argv[++at];
+		else if (is(word, "--pid", "-p"))
+			asked->pid = atoi(argv[++at]);
+		else if (is(word, "--timeout", "-t"))
+			asked->lock.timeout_ms = (unsigned int)atoi(argv[++at]);
+		else if (is(word, "--device-map", "-d"))
+			asked->map = argv[++at];
+		else
+			return 0;
+	}
+	return asked->action && asked->pid > 0;
 }
 
 int main(int argc, char **argv)
 {
-	const char *action = NULL;
-	char *map = NULL;
-	int pid = 0, state = 0, thread = 0, code = 0;
-	struct lock_arguments lock = {0};
-	struct pair pairs[16];
-	struct restore_arguments restore = {pairs, 0, {0}};
-	memset(pairs, 0, sizeof pairs);
-	for (int at = 1; at < argc; at++) {
-		if (!strcmp(argv[at], "--help") || !strcmp(argv[at], "-h"))
-			return fputs(HELP, stdout), 0;
-		if (!strcmp(argv[at], "--get-state"))
-			action = "get-state";
-		else if (!strcmp(argv[at], "--get-restore-tid"))
-			action = "get-restore-tid";
-		else if (at + 1 == argc)
-			return fputs(HELP, stderr), 1;
-		else if (!strcmp(argv[at], "--action"))
-			action = argv[++at];
-		else if (!strcmp(argv[at], "--pid"))
-			pid = atoi(argv[++at]);
-		else if (!strcmp(argv[at], "--timeout"))
-			lock.timeout_ms = (unsigned int)atoi(argv[++at]);
-		else if (!strcmp(argv[at], "--device-map"))
-			map = argv[++at];
-		else
-			return fputs(HELP, stderr), 1;
-	}
-	if (!action || pid <= 0)
+	struct asked asked = {0};
+	int version = 0, code;
+	if (argc > 1 && is(argv[1], "--help", "-h"))
+		return fputs(HELP, stdout), 0;
+	if (argc > 1 && is(argv[1], "--launch-job", "-j"))
+		return launch(argv + 2);
+	if (!parse(argc, argv, &asked))
 		return fputs(HELP, stderr), 1;
-	code = cuInit(0);
-	if (code)
-		return fprintf(stderr, "Error initializing CUDA\n"), code;
-	if (!strcmp(action, "get-state")) {
-		code = cuCheckpointProcessGetState(pid, &state);
-		if (!code)
-			puts(state >= 0 && state < 4 ? STATES[state] : "unknown");
-		return code ? failed("get state", pid, code) : 0;
-	}
-	if (!strcmp(action, "get-restore-tid")) {
-		if (cuCheckpointProcessGetRestoreThreadId(pid, &thread))
-			return fprintf(stderr, "Could not find restore thread for process ID %d\n", pid), 1;
-		return printf("%d\n", thread), 0;
-	}
-	if (!strcmp(action, "lock"))
-		code = cuCheckpointProcessLock(pid, &lock);
-	else if (!strcmp(action, "checkpoint"))
-		code = cuCheckpointProcessCheckpoint(pid, NULL);
-	else if (!strcmp(action, "unlock"))
-		code = cuCheckpointProcessUnlock(pid, NULL);
-	else if (!strcmp(action, "restore")) {
-		restore.count = map ? pairs_of(map, pairs, 16) : 0;
-		code = restore.count > 16 ? 1 : cuCheckpointProcessRestore(pid, &restore);
-	} else
+	if (cuDriverGetVersion(&version) || version < OLDEST)
+		return say(INSUFFICIENT_DRIVER, asked.pid);
+	if ((code = cuInit(0)) || fakeCudaCase() >= 0)
+		return fakeCudaCase() >= 0 ? say(fakeCudaCase(), asked.pid)
+			: (fprintf(stderr, "Error initializing CUDA: \"%s\"\n", words_of(code)), code);
+	if (!strcmp(asked.action, "get-state"))
+		return get_state(asked.pid);
+	if (!strcmp(asked.action, "get-restore-tid"))
+		return get_restore_thread(asked.pid);
+	if (!strcmp(asked.action, "toggle"))
+		return toggle(asked.pid);
+	if (!strcmp(asked.action, "lock"))
+		code = cuCheckpointProcessLock(asked.pid, &asked.lock);
+	else if (!strcmp(asked.action, "checkpoint"))
+		code = cuCheckpointProcessCheckpoint(asked.pid, NULL);
+	else if (!strcmp(asked.action, "unlock"))
+		code = cuCheckpointProcessUnlock(asked.pid, NULL);
+	else if (!strcmp(asked.action, "restore"))
+		code = restore(asked.pid, asked.map);
+	else
 		return fputs(HELP, stderr), 1;
-	return code ? failed(action, pid, code) : 0;
+	return code || fakeCudaCase() >= 0 ? failed(asked.action, asked.pid, code) : 0;
 }

@@ -1,96 +1,122 @@
-"""What a rank uses of a device: memory that is elsewhere, work, and the driver's thread in it.
+"""What a rank uses of a device: memory that its node's daemon has, work, and the driver's thread.
 
-Only the standard library, so that it runs in any rank. While the rank works it has a device file
-open, which cannot be dumped, and its device memory is not in the process.
+Only the standard library, so that it runs in any rank. While the rank is on its device it has a
+device file open and a connection to the daemon, which CRIU refuses to dump; what the daemon has of
+it is gone when that connection ends, however it ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import mmap
 import os
-import shutil
+import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, ClassVar
 
 # as in layout.h
-MAGIC = 0x00A11570F0000001
-STATE, LOCK, OUTSTANDING, COMMAND, RESULT, THREAD = 8, 12, 16, 20, 24, 28
-PLACE, PLACE_BYTES, COUNT, PAIRS = 32, 256, 288, 296
-SAVE, RESTORE = 1, 2
-OUT_OF_MEMORY, OPERATING_SYSTEM, INVALID_VALUE, NO_DEVICE = 2, 304, 1, 100
+MAGIC = 0x00A11570F0000002
+STATE, LOCK, OUTSTANDING, COMMAND, RESULT, THREAD, TIMEOUT_MS = 8, 12, 16, 20, 24, 28, 32
+PLACE, PLACE_BYTES, COUNT, PAIRS = 40, 256, 296, 304
+LOCKING, SAVING, RESTORING, UNLOCKING, SAVING_NOTHING, SAVING_STALE = 1, 2, 3, 4, 5, 6
+RUNNING, LOCKED, CHECKPOINTED, FAILED = 0, 1, 2, 3
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, OPERATING_SYSTEM, NOT_READY = 0, 1, 2, 304, 600
 REST_S = 0.002
-DEVICES = "devices.json"
+END_S = 10.0
+DAEMON = "daemon"
 
 
 class Devices:
-    """The devices of one node: a folder with a file for each, and their memory."""
+    """The devices of one node, made by this process and gone with it."""
+
+    _made: ClassVar[dict[Path, subprocess.Popen[bytes]]] = {}  # by place
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self.sizes: dict[str, int] = json.loads((place / DEVICES).read_text())
 
     @classmethod
     def make(cls, place: Path, sizes: dict[str, int]) -> Devices:
-        """Devices of these UUIDs and sizes; their files are nvidia0, nvidia1 …"""
-        place.mkdir(parents=True, exist_ok=True)
-        for number in range(len(sizes)):
-            (place / f"nvidia{number}").touch()
-        (place / DEVICES).write_text(json.dumps(sizes))
-        return cls(place)
+        """Devices of these UUIDs and sizes, in place of those that were there."""
+        made = cls(place)
+        made.close()
+        program = [sys.executable, str(Path(__file__).with_name("daemon.py"))]
+        daemon = subprocess.Popen(
+            [*program, str(place), json.dumps(sizes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        cls._made[place] = daemon
+        assert daemon.stdout is not None
+        if not daemon.stdout.readline():
+            raise RuntimeError("the daemon of the devices did not start")
+        return made
 
-    def file(self, device: str) -> Path:
-        """The device file."""
-        return self._place / f"nvidia{list(self.sizes).index(device)}"
-
-    def memory(self, device: str) -> Path:
-        """Where this process's part of its memory is."""
-        return self._place / "memory" / device / _owner(os.getpid())
+    def close(self) -> None:
+        """End the daemon: what was in device memory is lost."""
+        daemon = self._made.pop(self._place, None)
+        if daemon is not None:
+            daemon.communicate(timeout=END_S)
 
     def free_bytes(self, device: str) -> int:
-        """Without what processes had that are gone."""
-        used = 0
-        owners = self._place / "memory" / device
-        for owner in owners.iterdir() if owners.exists() else ():
-            if _owner(int(owner.name.split("-")[0])) != owner.name:
-                shutil.rmtree(owner, ignore_errors=True)
-                continue
-            used += sum(each.stat().st_size for each in owner.iterdir())
-        return self.sizes[device] - used
+        """Of one device."""
+        with connect(self._place) as client:
+            client.send(device)
+            client.recv()
+            client.send(("free",))
+            return int(client.recv()[1])
 
 
-def _owner(pid: int) -> str:
-    """A process by pid and start; empty when there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return f"{pid}-{fields[19]}"
+@atexit.register
+def _close_all() -> None:
+    for place in tuple(Devices._made):
+        Devices(place).close()
+
+
+def connect(place: Path) -> Connection[Any, Any]:
+    """To the daemon of that place."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(place / DAEMON))
+        _, descriptors, _, _ = socket.recv_fds(caller, 1, 1)
+    if not descriptors:
+        raise ConnectionError(f"the daemon of {place} has ended")
+    return Connection(descriptors[0])
+
+
+class Refused(Exception):
+    """The daemon's answer, a CUresult."""
+
+    def __init__(self, result: int) -> None:
+        super().__init__(f"result {result}")
+        self.result = result
 
 
 class Gpu:
     """One device in use by this process."""
 
-    def __init__(self, place: str, device: str, *, stale: bool = False) -> None:
-        """`place`: the node's devices; `device`: a UUID.
-
-        `stale`: keep the file open over a checkpoint, as old drivers do with NVML in the process.
-        """
-        self._device, self._stale = device, stale
+    def __init__(self, place: str, device: str) -> None:
+        """`place`: the node's devices; `device`: a UUID."""
         self._saved: dict[str, bytes] = {}  # device memory while it is in ours
-        self._visible: set[str] = set()  # devices of the node where it was saved
-        self._work = threading.Lock()
+        self._counting, self._asking = threading.Lock(), threading.Lock()
+        self._connection: Connection[Any, Any] | None = None
+        self._descriptor = -1
         memory = os.memfd_create("fake-gpu")
         os.truncate(memory, mmap.PAGESIZE)
         self._page = mmap.mmap(memory, mmap.PAGESIZE)
+        self._page.madvise(mmap.MADV_DONTFORK)  # a fork has the device open and no state on it
         os.close(memory)
-        self._connect(place)
+        self._connect(place, device)
         struct.pack_into("<Q", self._page, 0, MAGIC)
         threading.Thread(target=self._driver, daemon=True, name="cuda restore").start()
 
@@ -99,12 +125,19 @@ class Gpu:
     def write(self, name: str, data: bytes) -> None:
         """Put bytes into device memory; raises MemoryError when there is no room."""
         with self.work():
-            self._put_memory(name, data)
+            try:
+                self._ask("write", name, data)
+            except Refused as refused:
+                raise MemoryError("out of memory") from refused
 
     def read(self, name: str) -> bytes:
-        """Get them back."""
+        """Get them back; raises LookupError for what is not there."""
         with self.work():
-            return (self._memory / name).read_bytes()
+            try:
+                data: bytes = self._ask("read", name)
+            except Refused as refused:
+                raise LookupError(f"device memory has no {name}") from refused
+            return data
 
     @contextmanager
     def work(self) -> Iterator[None]:
@@ -128,61 +161,93 @@ class Gpu:
             command = self._word(COMMAND)
             if command:
                 try:
-                    result = self._save() if command == SAVE else self._restore()
-                except OSError:
-                    result = OPERATING_SYSTEM
-                except MemoryError:
-                    result = OUT_OF_MEMORY
+                    result, state = self._carry_out(command)
+                except Refused as refused:
+                    result, state = refused.result, self._word(STATE)
+                except (OSError, EOFError):
+                    result, state = OPERATING_SYSTEM, self._word(STATE)
+                self._put(STATE, state)
                 self._put(RESULT, result)
                 self._put(COMMAND, 0)
             time.sleep(REST_S)
 
-    def _save(self) -> int:
-        self._saved = {each.name: each.read_bytes() for each in self._memory.iterdir()}
-        self._visible = set(self._devices.sizes)
-        self._disconnect()
-        return 0
+    def _carry_out(self, command: int) -> tuple[int, int]:
+        """The result, and the state that it leads to; raises Refused with the state as it was."""
+        if command == LOCKING:
+            return (SUCCESS, LOCKED) if self._drained() else (NOT_READY, RUNNING)
+        if command == RESTORING:
+            self._restore()
+            return SUCCESS, LOCKED
+        if command == UNLOCKING:
+            self._put(LOCK, 0)
+            return SUCCESS, RUNNING
+        self._saved = {} if command == SAVING_NOTHING else self._ask("all")
+        if command == SAVING_STALE:
+            self._ask("drop")
+        else:
+            self._disconnect()
+        return SUCCESS, CHECKPOINTED
 
-    def _restore(self) -> int:
+    def _drained(self) -> bool:
+        """Let no new work begin, unless what was submitted does not end in time."""
+        timeout_s = self._word(TIMEOUT_MS) / 1000
+        until = time.monotonic() + timeout_s if timeout_s else float("inf")
+        self._put(LOCK, 1)
+        while self._word(OUTSTANDING):
+            if time.monotonic() >= until:
+                self._put(LOCK, 0)
+                return False
+            time.sleep(REST_S)
+        return True
+
+    def _restore(self) -> None:
         place = bytes(self._page[PLACE : PLACE + PLACE_BYTES]).split(b"\0")[0].decode()
         (count,) = struct.unpack_from("<I", self._page, COUNT)
         pairs = [bytes(self._page[PAIRS + 32 * i : PAIRS + 32 * (i + 1)]) for i in range(count)]
         devices = {_uuid(pair[:16]): _uuid(pair[16:]) for pair in pairs}
         if devices and set(devices) != self._visible:
-            return INVALID_VALUE  # "must contain every checkpointed GPU"
-        device = devices.get(self._device, self._device)
-        if device not in Devices(Path(place)).sizes:
-            return NO_DEVICE
-        self._device = device
-        self._connect(place)
+            raise Refused(INVALID_VALUE)  # "must contain every checkpointed GPU"
+        before, visible = self._device, self._visible
         try:
+            self._connect(place, devices.get(before, before))
             for name, data in self._saved.items():
-                self._put_memory(name, data)
-        except (OSError, MemoryError):
+                self._ask("write", name, data)
+        except BaseException:
             self._disconnect()
+            self._device, self._visible = before, visible
             raise
-        self._saved.clear()
-        return 0
+        self._saved = {}
 
     # -- the node ------------------------------------------------------------------------------
 
-    def _connect(self, place: str) -> None:
-        self._devices = Devices(Path(place))
-        self._memory = self._devices.memory(self._device)
-        self._memory.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(self._devices.file(self._device), os.O_RDWR)
+    def _connect(self, place: str, device: str) -> None:
+        self._disconnect()  # what a driver left open
+        self._connection = connect(Path(place))
+        self._connection.send(device)
+        result, devices = self._connection.recv()
+        if result:
+            raise Refused(result)
+        self._device, self._visible = device, set(devices)
+        self._descriptor = os.open(Path(place) / f"nvidia{devices.index(device)}", os.O_RDWR)
 
     def _disconnect(self) -> None:
-        shutil.rmtree(self._memory)
-        if not self._stale:
+        if self._connection is not None:
+            with suppress(OSError, EOFError):
+                self._ask("drop")  # and see it done
+            self._connection.close()
+            self._connection = None
+        if self._descriptor >= 0:
             os.close(self._descriptor)
+            self._descriptor = -1
 
-    def _put_memory(self, name: str, data: bytes) -> None:
-        file = self._memory / name
-        there = file.stat().st_size if file.exists() else 0
-        if len(data) - there > self._devices.free_bytes(self._device):
-            raise MemoryError("out of memory")
-        file.write_bytes(data)
+    def _ask(self, *request: Any) -> Any:
+        with self._asking:
+            assert self._connection is not None
+            self._connection.send(request)
+            result, value = self._connection.recv()
+        if result:
+            raise Refused(result)
+        return value
 
     # -- the page ------------------------------------------------------------------------------
 
@@ -193,7 +258,7 @@ class Gpu:
         ctypes.c_uint32.from_buffer(self._page, offset).value = value
 
     def _count(self, step: int) -> None:
-        with self._work:
+        with self._counting:
             self._put(OUTSTANDING, self._word(OUTSTANDING) + step)
 
 

@@ -14,6 +14,8 @@ from contextlib import ExitStack
 
 from tests.fakes.gpu.device import Gpu
 
+LOST = b"lost"
+
 
 def main(place: str, device: str) -> None:
     """Until the input ends."""
@@ -25,7 +27,7 @@ def main(place: str, device: str) -> None:
         if verb == "write":
             gpu.write(words[0], words[1].encode())
         elif verb == "read":
-            told = gpu.read(words[0]).decode()
+            told = read(gpu, words[0]).decode()
         elif verb == "begin":
             works.enter_context(gpu.work())
         elif verb == "end":
@@ -39,11 +41,21 @@ def main(place: str, device: str) -> None:
         print(told, flush=True)
 
 
+def read(gpu: Gpu, name: str) -> bytes:
+    """What device memory has under the name; `lost` where it is not there."""
+    try:
+        return gpu.read(name)
+    except LookupError:
+        return LOST
+
+
 def count(gpu: Gpu, name: str, path: str) -> None:
     """Until the process is killed."""
     while True:
+        there = read(gpu, name)
+        told = hashlib.sha256(there).hexdigest() if there != LOST else there.decode()
         with open(path, "a") as file:
-            file.write(hashlib.sha256(gpu.read(name)).hexdigest() + "\n")
+            file.write(told + "\n")
         time.sleep(0.02)
 
 

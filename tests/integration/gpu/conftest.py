@@ -16,6 +16,7 @@ from tests.integration.gpu.kit import GpuPair
 POLICY = (
     *("--lease", "3s", "--policy", "margin_s=2s", "--policy", "adopt_s=15s"),
     *("--policy", "gpu_lock_s=4s", "--policy", "gpu_save_s=4s"),
+    *("--policy", "gpu_restore_s=6s", "--policy", "gpu_unlock_s=4s"),
 )
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import json
+import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.integration.badluck.kit import NODES, RANKS, RANKS_PER_NODE, Pair, until
 from tests.support.gpus import ROOT, built
 
+FAKES = ROOT / "tests" / "fakes" / "gpu"
 PLACE = Path("/run/gpu")  # of every node: it has a /run of its own
 DEVICE_BYTES = 64 << 20
 STEPS_MAX = 100_000
+END_S = 20.0
 LOOK_RANKS = """
 for process in /proc/[0-9]*; do
     tr '\\0' ' ' <"$process/cmdline" | grep -q '[p]air.py rank' && echo "${process#/proc/}"
@@ -41,6 +46,7 @@ class GpuPair(Pair):
     """Each node has two devices and whoever drives them, by the library or by the program."""
 
     engine: str = "library"
+    daemons: list[subprocess.Popen[bytes]] = field(default_factory=list)  # their ends are held here
 
     async def start(self, *, spares: tuple[str, ...] = ()) -> None:
         """As the pair, with devices before the shims."""
@@ -49,14 +55,23 @@ class GpuPair(Pair):
             self.start_devices(node)
         await super().start(spares=spares)
 
+    async def stop(self) -> None:
+        """As the pair, with the daemons."""
+        await super().stop()
+        for daemon in self.daemons:
+            await asyncio.to_thread(daemon.communicate, timeout=END_S)
+
     def start_devices(self, node: str) -> None:
-        """The node's devices, in its own memory."""
+        """The node's devices and their daemon, which end with the node."""
         sizes = dict.fromkeys(uuids_of(node), DEVICE_BYTES)
-        make = (
-            "import pathlib, sys; from tests.fakes.gpu.device import Devices; "
-            f"Devices.make(pathlib.Path({str(PLACE)!r}), {sizes!r})"
+        daemon = self.host(node).popen(
+            [sys.executable, str(FAKES / "daemon.py"), str(PLACE), json.dumps(sizes)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
-        self.host(node).run([sys.executable, "-c", make], cwd=ROOT)
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline(), "the daemon has ended"
+        self.daemons.append(daemon)
 
     def start_worker(self, node: str) -> None:
         self._beside(node)
@@ -70,7 +85,7 @@ class GpuPair(Pair):
         programs = built()
         self.env = {
             "PAIR_GPU": str(PLACE),
-            "PAIR_FAKES": str(ROOT / "tests" / "fakes" / "gpu"),
+            "PAIR_FAKES": str(FAKES),
             "PAIR_UUIDS": ",".join(uuids_of(node)),
             "ALLSTOP_NVIDIA_DEVICES": str(PLACE / "nvidia"),
             "ALLSTOP_GPU_ENGINE": self.engine,

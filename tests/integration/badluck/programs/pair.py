@@ -6,6 +6,7 @@
 Told by the file SHARED/tell/RANK, read at every step between the exchange and `step()`:
 
     stall          stay there until the file is gone
+    lag STEP       stay there from that step on until the file is gone
     open KIND…     open these and keep them until the file is gone; see ODD
     uring          write what io_uring_setup answers to SHARED/said/RANK
     exit CODE      end at once
@@ -14,18 +15,22 @@ Told by the file SHARED/tell/RANK, read at every step between the exchange and `
     bite           end at once with code 3, if poisoned
 
 With PAIR_GPU, a folder, each rank has the fake device of its local number: its chain of digests is
-in device memory alone, and 8 MiB beside it that must stay as they are. With PAIR_LOOSE in the
-environment a rank that is lost costs the others nothing: they step on.
+in device memory alone, and 8 MiB beside it that must stay as they are. Its exchanges are work on
+the device, as collectives are: the next one is submitted at the end of each step, and done by a
+stream while the rank goes on, or is parked. With PAIR_LOOSE in the environment a rank that is lost
+costs the others nothing: they step on.
 """
 
 import contextlib
 import ctypes
 import hashlib
 import os
+import queue
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -34,6 +39,7 @@ STEP_S = 0.02
 CONNECT_S = 60.0
 COUNT = struct.Struct("!Q")
 LOST = -1
+STAYS = ("stall", "lag", "evaluate")
 LOOSE = "PAIR_LOOSE" in os.environ
 GPU = os.environ.get("PAIR_GPU", "")
 WEIGHTS_BYTES, WEIGHTS_STEPS = 8 << 20, 40
@@ -110,16 +116,30 @@ class Rank:
         """Step for ever; ends the process when a peer is gone."""
         from worker_shim.hook import step
 
-        at = 0
+        at = 1
+        self.submit(at)
         while True:
-            at += 1
-            self.exchange(at)
+            self.meet(at)
             if self.device is not None:
                 self.write("chain", f"{at} {self.device.step(at)}")
-            self.obey()
+            self.obey(at)
             time.sleep(STEP_S)
+            self.submit(at + 1)
             step()
             self.write("steps", str(at))
+            at += 1
+
+    def submit(self, at: int) -> None:
+        """The exchange of that step may begin; without a device it is begun by `meet`."""
+        if self.device is not None:
+            self.device.stream.submit(lambda: self.exchange(at))
+
+    def meet(self, at: int) -> None:
+        """Everybody is at that step; ends the process when a peer is gone."""
+        if self.device is not None:
+            self.device.stream.wait()
+        else:
+            self.exchange(at)
 
     def exchange(self, at: int) -> None:
         """Everyone tells rank 0 which step this is, and rank 0 tells everyone."""
@@ -162,10 +182,10 @@ class Rank:
             data += part
         return int(COUNT.unpack(data)[0])
 
-    def obey(self) -> None:
+    def obey(self, at: int) -> None:
         """Do what the file says."""
         words = self.told()
-        if words == self.obeyed:
+        if words == self.obeyed and words[:1] != ["lag"]:
             return
         self.obeyed = words
         if not words:
@@ -173,9 +193,9 @@ class Rank:
                 os.close(self.odd.pop())
             return
         verb, *rest = words
-        if verb in ("stall", "evaluate"):
+        if verb in STAYS and at >= int(rest[0] if rest else 0):
             self.stay(verb)
-            self.obey()
+            self.obey(at)
         elif verb == "poison":
             self.poisoned = True
             self.write("said", "poisoned")
@@ -214,6 +234,39 @@ class Rank:
         os.replace(temporary, f"{self.shared}/{directory}/{self.number}")
 
 
+class Stream:
+    """Work on a device that was submitted: it is done in its turn, whatever the rank does then."""
+
+    def __init__(self, work: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        self.work = work
+        self.submitted: queue.SimpleQueue[tuple[contextlib.ExitStack, Callable[[], None]]]
+        self.submitted, self.ended = queue.SimpleQueue(), queue.SimpleQueue[BaseException | None]()
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def submit(self, what: Callable[[], None]) -> None:
+        """Waits while the device is locked."""
+        begun = contextlib.ExitStack()
+        begun.enter_context(self.work())
+        self.submitted.put((begun, what))
+
+    def wait(self) -> None:
+        """Until the oldest is done; raises what it ended by."""
+        if (error := self.ended.get()) is not None:
+            raise error
+
+    def run(self) -> None:
+        """One after another, for ever."""
+        while True:
+            begun, what = self.submitted.get()
+            error: BaseException | None = None
+            with begun:
+                try:
+                    what()
+                except BaseException as raised:
+                    error = raised
+            self.ended.put(error)
+
+
 class Device:
     """What a rank has in device memory."""
 
@@ -229,6 +282,7 @@ class Device:
         self.gpu.write("weights", self.weights)
         del self.weights
         self.gpu.write("chain", str(rank).encode())
+        self.stream = Stream(self.gpu.work)
 
     def step(self, at: int) -> str:
         """The chain's next link; ends the process when device memory is not what it was."""
