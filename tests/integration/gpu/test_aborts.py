@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from coordinator.core.errors import AllstopError, LinkError
+from coordinator.core.errors import AllstopError
 from coordinator.core.model import Cut, Phase
 from tests.integration.badluck.kit import JOB, NODES, RANKS_PER_NODE, Action, until
 from tests.integration.gpu.conftest import POLICY
@@ -147,7 +147,6 @@ async def test_the_leader_is_killed_when_device_memory_is_saved(gpus: GpuPair) -
     gpus.signal("control", signal.SIGKILL)
     assert gpus.deployment.plane is not None
     gpus.deployment.plane.wait(10)
-    assert isinstance(await attempt.failed(), LinkError)
     gpus.tell_driver("n1")
     await until("that all are on their devices", lambda: all_run(gpus))  # nobody orders it
     await gpus.chains_are_right()
@@ -158,6 +157,7 @@ async def test_the_leader_is_killed_when_device_memory_is_saved(gpus: GpuPair) -
         return view is not None and view.state == "running" and len(view.nodes) == len(NODES)
 
     await until("the job", whole)
+    assert "ended while" in (await attempt.failed()).what, "the leader"
     await went_on(gpus, None, "n1", Phase.UNDO)
 
 
