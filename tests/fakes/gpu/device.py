@@ -193,7 +193,7 @@ class Gpu:
         timeout_s = self._word(TIMEOUT_MS) / 1000
         until = time.monotonic() + timeout_s if timeout_s else float("inf")
         self._put(LOCK, 1)
-        while self._word(OUTSTANDING):
+        while self._word(OUTSTANDING) or _communicates():
             if time.monotonic() >= until:
                 self._put(LOCK, 0)
                 return False
@@ -260,6 +260,15 @@ class Gpu:
     def _count(self, step: int) -> None:
         with self._counting:
             self._put(OUTSTANDING, self._word(OUTSTANDING) + step)
+
+
+def _communicates() -> bool:
+    """Whether NCCL has a communicator here: no device of it drains while that stands."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):
+            if (thread / "comm").read_text().startswith("NCCL"):
+                return True
+    return False
 
 
 def _uuid(raw: bytes) -> str:

@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lab.host import Host
 from tests.integration.badluck.kit import NODES, RANKS, RANKS_PER_NODE, Pair, until
 from tests.support.gpus import ROOT, built
 
@@ -41,6 +42,35 @@ def link(rank: int, step: int) -> str:
     return text
 
 
+def devices_on(host: Host) -> subprocess.Popen[bytes]:
+    """Make the node's devices; the daemon ends with the node, or with its input."""
+    sizes = dict.fromkeys(uuids_of(host.name), DEVICE_BYTES)
+    daemon = host.popen(
+        [sys.executable, str(FAKES / "daemon.py"), str(PLACE), json.dumps(sizes)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert daemon.stdout is not None
+    assert daemon.stdout.readline(), "the daemon has ended"
+    return daemon
+
+
+def environment_on(node: str, engine: str, faults: Path) -> dict[str, str]:
+    """What the node's shim, its driver and its ranks need; `faults`: what goes wrong."""
+    programs = built()
+    return {
+        "PAIR_GPU": str(PLACE),
+        "PAIR_FAKES": str(FAKES),
+        "PAIR_UUIDS": ",".join(uuids_of(node)),
+        "ALLSTOP_NVIDIA_DEVICES": str(PLACE / "nvidia"),
+        "ALLSTOP_GPU_ENGINE": engine,
+        "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "LD_LIBRARY_PATH": str(programs),
+        "FAKE_GPU_PLACE": str(PLACE),
+        "FAKE_GPU_FAULT": str(faults),
+    }
+
+
 @dataclass
 class GpuPair(Pair):
     """Each node has two devices and whoever drives them, by the library or by the program."""
@@ -63,15 +93,7 @@ class GpuPair(Pair):
 
     def start_devices(self, node: str) -> None:
         """The node's devices and their daemon, which end with the node."""
-        sizes = dict.fromkeys(uuids_of(node), DEVICE_BYTES)
-        daemon = self.host(node).popen(
-            [sys.executable, str(FAKES / "daemon.py"), str(PLACE), json.dumps(sizes)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert daemon.stdout is not None
-        assert daemon.stdout.readline(), "the daemon has ended"
-        self.daemons.append(daemon)
+        self.daemons.append(devices_on(self.host(node)))
 
     def start_worker(self, node: str) -> None:
         self._beside(node)
@@ -82,18 +104,7 @@ class GpuPair(Pair):
         super().start_spare(node)
 
     def _beside(self, node: str) -> None:
-        programs = built()
-        self.env = {
-            "PAIR_GPU": str(PLACE),
-            "PAIR_FAKES": str(FAKES),
-            "PAIR_UUIDS": ",".join(uuids_of(node)),
-            "ALLSTOP_NVIDIA_DEVICES": str(PLACE / "nvidia"),
-            "ALLSTOP_GPU_ENGINE": self.engine,
-            "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
-            "LD_LIBRARY_PATH": str(programs),
-            "FAKE_GPU_PLACE": str(PLACE),
-            "FAKE_GPU_FAULT": str(self.fault_of(node)),
-        }
+        self.env = environment_on(node, self.engine, self.fault_of(node))
 
     # -- what misbehaves -----------------------------------------------------------------------
 
