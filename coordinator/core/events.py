@@ -414,9 +414,6 @@ class RunRefused(Event):
     failure: Failure
 
 
-# -- time ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TimePassed(Event):
     """Nothing but the clock moved; sent when `next_wakeup` has come."""

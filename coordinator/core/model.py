@@ -1,8 +1,7 @@
 """The words of allstop as plain values: what jobs, nodes, attempts, snapshots and restores are.
 
-Everything here is frozen and knows nothing of clocks, gRPC or etcd. `records.proto` in `proto/`
-has a message of the same name and fields for each dataclass that is stored or sent;
-`tests/unit/test_records.py` fails when the two differ.
+Everything here is frozen and knows nothing of clocks, gRPC or etcd. `records.proto` has a message
+of the same name and fields for each dataclass that is stored or sent (`test_records.py` looks).
 """
 
 from __future__ import annotations
