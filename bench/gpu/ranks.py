@@ -157,6 +157,10 @@ class Ranks:
         await self._process.stop(self._root, deadline_s=DEADLINE_S)
         return await criu.dump(self._root, images, deadline_s=DEADLINE_S)
 
+    async def go_on(self) -> None:
+        """After a dump, or one that failed."""
+        await self._process.go_on(self._root)
+
     async def kill(self) -> None:
         """Of a tree that has nothing on a device."""
         await self._process.kill(self._root, deadline_s=DEADLINE_S)

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.gpu.criu import DEADLINE_S, Saved
 
-from coordinator.core.errors import DriverError
-from tests.fakes.gpu.rank import LOST
+from bench.gpu.ranks import Ranks
+from coordinator.core.errors import DriverError, SetupError
 from tests.integration.badluck.kit import until
 from tests.support.gpus import UUIDS, GpuNode, driver_of, gpu_node
+from worker_shim.criu.driver import CriuDriver
+from worker_shim.process.runner import CommandRunner
 
 pytestmark = [
     pytest.mark.root,
@@ -27,29 +28,38 @@ MIB = 1 << 20
 WEIGHTS = hashlib.sha256(random.Random("weights").randbytes(MIB) * 2).hexdigest()
 
 
-class Alone(Saved):
-    """One rank that writes what is in device memory to a file, again and again."""
+class Alone(Ranks):
+    """One rank with something in device memory."""
 
     def __init__(self, node: GpuNode, folder: Path, criu: str) -> None:
-        super().__init__(driver_of("library", node), folder, criu)
-        self._device, self.out = str(node.folder), folder / "sums"
+        super().__init__(driver_of("library", node), folder / "ranks")
+        self._device, self._images = str(node.folder), folder / "images"
+        self._criu = CriuDriver(CommandRunner(), program=criu)
 
     async def begin(self) -> None:
-        program = [sys.executable, "-m", "tests.fakes.gpu.rank", self._device, UUIDS[0]]
-        await self.launch(program, f"fill weights 2\ncount weights {self.out}\n", {})
-        await self.lines(self.out, 2)
+        program = [sys.executable, "-m", "tests.fakes.gpu.told", "memory", self._device, UUIDS[0]]
+        await self.start(program)
+        assert await self.ask(0, "fill weights 2") == "done"
+
+    async def weights(self) -> str:
+        return await self.ask(0, "sum weights")
 
     async def dump_as_it_is(self, into: Path) -> None:
         """CRIU alone, without the driver."""
-        await self._process.stop(self._root, deadline_s=DEADLINE_S)
         try:
-            await self._criu.dump(self._root, into, deadline_s=DEADLINE_S)
+            await self.dump(self._criu, into)
         finally:
-            await self._process.go_on(self._root)
+            await self.go_on()
 
-    async def next_sums(self) -> list[str]:
-        """The last of several further ones."""
-        return (await self.lines(self.out, len(await self.lines(self.out, 0)) + 3))[-2:]
+    async def there_and_back(self) -> None:
+        """Saved, dumped, killed and restored."""
+        await self.lock()
+        await self.save()
+        await self.dump(self._criu, self._images)
+        await self.kill()
+        await self.criu_restore(self._criu, self._images)
+        await self.restore()
+        await self.unlock()
 
 
 @pytest.fixture
@@ -63,16 +73,13 @@ async def test_criu_refuses_a_process_that_is_on_its_device(
 ) -> None:
     async with Alone(node, tmp_path, criu_path) as alone:
         await alone.begin()
-        (tmp_path / "early").mkdir()
         with pytest.raises(DriverError) as refused:
             await alone.dump_as_it_is(tmp_path / "early")
         told = "\n".join((refused.value.what, *refused.value.details))
         assert "nix socket" in told, "the connection to the device"
-        assert await alone.next_sums() == [WEIGHTS] * 2, "it goes on"
-        await alone.save()
-        await alone.kill()
-        await alone.restore()
-        assert await alone.next_sums() == [WEIGHTS] * 2
+        assert await alone.weights() == WEIGHTS, "it goes on"
+        await alone.there_and_back()
+        assert await alone.weights() == WEIGHTS
 
 
 async def test_a_device_that_stays_open_is_refused_by_criu_too(
@@ -81,11 +88,13 @@ async def test_a_device_that_stays_open_is_refused_by_criu_too(
     node.faults.write_text("checkpoint stale\n")
     async with Alone(node, tmp_path, criu_path) as alone:
         await alone.begin()
-        with pytest.raises(AssertionError):
-            await alone.save()  # the driver's word of it
-        (tmp_path / "early").mkdir()
+        await alone.lock()
+        await alone.save()  # the driver's word of it
         with pytest.raises(DriverError, match="criu cannot dump"):
             await alone.dump_as_it_is(tmp_path / "early")
+        node.faults.unlink()
+        await alone.restore()
+        await alone.unlock()
 
 
 async def test_what_was_not_saved_does_not_come_back(
@@ -95,10 +104,9 @@ async def test_what_was_not_saved_does_not_come_back(
     async with Alone(node, tmp_path, criu_path) as alone:
         await alone.begin()
         assert node.made.free_bytes(UUIDS[0]) == 6 * MIB
-        await alone.save()
-        await alone.kill()
-        await alone.restore()
-        assert await alone.next_sums() == [LOST.decode()] * 2
+        await alone.there_and_back()
+        with pytest.raises(SetupError, match="rank 0 failed"):
+            await alone.weights()
         assert node.made.free_bytes(UUIDS[0]) == 8 * MIB
 
 
