@@ -89,7 +89,10 @@ class Heir:
             what=f"the leader of epoch {record.epoch} ended while {id_of(record)} was "
             f"{_told(record)}; {self.coordinator} leads now",
             job=record.job,
-            advice="try again",
+            advice="try again; a job with NCCL that takes no step within minutes lacks "
+            "communicators: restore it"
+            if isinstance(record, AttemptRecord)
+            else "restore again",
         )
 
 

@@ -32,5 +32,7 @@ def blame(failure: Failure | None, attached: Callable[[str], bool]) -> Blame:
         return Blame(snapshot=False)
     if not attached(failure.node):
         return Blame(snapshot=False, lost=True)
+    if failure.phase == Phase.CLEAR:  # the old run would not go: nothing was brought back yet
+        return Blame(snapshot=False, node=failure.node)
     slow = (failure.phase, failure.kind) == (Phase.FETCH, "DeadlinePassed")
     return Blame(snapshot=not slow and failure.kind != "StoreAway", node=failure.node)

@@ -158,7 +158,7 @@ TRANSITIONS: Table[AttemptState] = {
         AttemptStored: _RECORDED,
     },
     S.ABORTING: {
-        Undone: Row(aborting.UNDOING.on_undone, _TO),
+        Undone: Row(aborting.on_undone, _TO),
         OrderFailed: Row(aborting.UNDOING.on_failed, _TO),
         NodeLost: Row(aborting.UNDOING.on_lost, _TO),
         NodeLeft: Row(aborting.UNDOING.on_lost, _TO),

@@ -148,6 +148,11 @@ class Drain:
         ):
             self._keep(deadline_unix_s=deadline_unix_s)
 
+    def told_by(self, session: str) -> None:
+        """Another shim of the node says that it goes: the drain ends with that one."""
+        if self.record.session and session not in ("", self.record.session):
+            self._keep(session=session)
+
     def keep(self) -> None:
         """It holds whatever becomes of the shim whose notice began it."""
         if self.record.session:

@@ -191,8 +191,10 @@ class Draining:
     def _join(self, drain: Drain, event: drain_events.DrainRequested, now: float) -> None:
         if event.deadline_s:
             drain.hurry(now + event.deadline_s + drain.unix_less_now)
-        if not event.notice:
+        if not event.session:  # whoever asks is not told again once that shim is gone
             drain.keep()
+        else:
+            drain.told_by(event.session)
 
     def on_its_way(self, node: str) -> bool:
         """Whether a node is being drained already; one that is DRAINED has nothing to lose."""
@@ -201,13 +203,15 @@ class Draining:
             known is not None and known.record.state is DrainState.DRAINING
         )
 
-    def hurry(self, node: str, deadline_s: float, now: float) -> list[Command]:
-        """A node goes sooner than was said when its drain began."""
+    def hurry(self, node: str, deadline_s: float, now: float, session: str = "") -> list[Command]:
+        """A node goes sooner than was said when its drain began, or another shim of it says so."""
         new, drain = self._new.get(node), self._drains.get(node)
         drain = new.drain if new is not None else drain
-        if drain is None or not deadline_s:
+        if drain is None:
             return []
-        drain.hurry(now + deadline_s + drain.unix_less_now)
+        if deadline_s:
+            drain.hurry(now + deadline_s + drain.unix_less_now)
+        drain.told_by(session)
         return self._kept(drain) if new is None else []  # else written when its first write is
 
     def undrain(self, event: drain_events.UndrainRequested) -> list[Command]:

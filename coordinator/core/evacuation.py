@@ -82,6 +82,8 @@ def _record(
         criu_version=facts.criu_version,
         store=facts.store,
         gpus=facts.gpus,
+        gpus_unseen=facts.gpus_unseen,
+        gpu_held=made.gpu_held if made.node == node else (),
         gpu_driver=facts.gpu_driver,
         cuda_version=facts.cuda_version,
     )

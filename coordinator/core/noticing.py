@@ -80,7 +80,7 @@ class Noticing:
         if event.kind is not K.DRAIN:
             return self._save(node, why, deadline_s, now, stop=event.kind is K.STOP)
         if self._draining.on_its_way(node):
-            return self._draining.hurry(node, deadline_s, now)
+            return self._draining.hurry(node, deadline_s, now, self._session(node))
         known = self._standing(node, why, now)
         if known is not None and known.free is not None:
             known.told_at, free = now, self._free()
@@ -169,14 +169,14 @@ class Noticing:
         commands: list[Command] = []
         for job in self._cluster.jobs.values():
             sight = self._draining.sight(job, node)
-            if sight.placed and not sight.busy:
+            if sight.placed and not sight.busy and (stop or sight.whole):
                 commands.append(self._ask(job.name, node, why, deadline_s, stop=stop))
             elif sight.placed and not stop:
                 self._later(job.name, node, why, deadline_s, now)
         return commands
 
     def _later(self, job: str, node: str, why: str, deadline_s: float, now: float) -> None:
-        self._note(f"job {job} is saved once nothing else has it: {why}")
+        self._note(f"job {job} is saved once it is whole and nothing else has it: {why}")
         until = now + (deadline_s or self._policy.attempt_s)
         self._saves[job] = _Save(node, why, until, deadline=deadline_s > 0)
 

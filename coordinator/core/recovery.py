@@ -287,7 +287,7 @@ class Recovery(Retrying):
             self.ask(now)
 
     def _ended(self, standing: Standing, now: float) -> None:
-        if standing.whole and not standing.busy:
+        if self._well(standing):
             self.put(crash_loop.begun_anew(self.record))
             self.move(S.WATCHING, "the job runs again and is watched", now)
 

@@ -113,6 +113,7 @@ class Schedule:
         """One that has ended under an earlier leader; oldest first."""
         job = self._of(record.job)
         job.costing.attempt_ended(record, now)
+        job.costing.spent_s = 0.0  # of time that this leader has not watched
         if record.state is AttemptState.COMMITTED:
             job.step = record.target
 

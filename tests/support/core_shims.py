@@ -229,11 +229,13 @@ class Node:
         self, worker: Worker, order: SendOrder, place: tuple[int, str, str, int, str]
     ) -> events.OrderAnswered:
         worker.dumped.pop(order.action, None)
+        held_ms = 0
         if worker.held_by == order.action:
             worker.let_go()
+            held_ms = 600
         if order.kill and worker.restored_by == order.action:
             self.workers.pop((order.job, order.worker))
-        return events.Undone(*place)
+        return events.Undone(*place, held_ms)
 
     def _clear(
         self, order: SendOrder, place: tuple[int, str, str, int, str]

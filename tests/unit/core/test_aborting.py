@@ -341,3 +341,13 @@ def test_a_commit_of_an_heir_is_settled_by_the_store(world: World, went_through:
         assert state(world) is S.ABORTING
         world.tick(world.policy.adopt_s)
         assert state(world) is S.ABORTED
+
+
+def test_for_how_long_the_ranks_were_held_is_what_a_given_up_attempt_has_cost() -> None:
+    world = two_and_a_spare()
+    world.checkpoint("llm", "a1")
+    until(world, Phase.DUMP)
+    world.event(events.AbortRequested("a1", "not now"))
+    world.settle()
+    assert world.attempts["a1"].state is AttemptState.ABORTED
+    assert world.attempts["a1"].pause_ms == 600

@@ -184,7 +184,7 @@ def test_an_image_store_that_stays_away_is_waited_for_only_so_long(world: World)
         (Failure("RestoreFailed", "", worker=1, node="n"), False, Blame(False, lost=True)),
         (Failure("StoreAway", "", worker=1, node="n"), True, Blame(False, "n")),
         (Failure("DeadlinePassed", "", worker=1, node="n", phase="FETCH"), True, Blame(False, "n")),
-        (Failure("DeadlinePassed", "", worker=1, node="n", phase="CLEAR"), True, Blame(True, "n")),
+        (Failure("DeadlinePassed", "", worker=1, node="n", phase="CLEAR"), True, Blame(False, "n")),
         (Failure("DriverError", "", worker=1, node="n"), True, Blame(True, "n")),
     ],
 )

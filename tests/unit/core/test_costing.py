@@ -118,3 +118,11 @@ def test_what_a_checkpoint_slows_the_job_down_by_is_part_of_its_cost(schedule: S
         schedule.look(sight, float(second))
     schedule.attempt_ended(record(), 70.5)
     assert schedule.explain("llm", None, None, 71.0).costs.checkpoint_s == pytest.approx(5, abs=0.2)
+
+
+def test_what_an_earlier_leader_has_seen_is_not_paid_off_under_this_one(schedule: Schedule) -> None:
+    """Its time was not watched here either."""
+    schedule.set(replace(EVERY, interval_s=10.0, budget=0.02))
+    for _ in range(5):
+        schedule.remember(record(pause_ms=60_000), 0.0)
+    assert looking(schedule, 0.0, 20_000.0) == pytest.approx(60.0 * 49, abs=2.0), "the median's"

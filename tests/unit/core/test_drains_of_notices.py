@@ -382,3 +382,43 @@ def test_a_record_of_an_older_version_is_nobodys_notice(world: World) -> None:
     replaced(world, "node-3")
     go_on(world, 2.0)
     assert state(world, "node-3") is D.DRAINED
+
+
+def test_the_next_shim_that_says_the_same_goes_too(world: World) -> None:
+    """It came on the machine that goes, and has told so before anybody looked."""
+    tell(world)
+    serve(world)
+    world.store()
+    replaced(world)
+    tell(world)
+    for _ in range(3):
+        world.tick(1.0)
+        serve(world)
+        world.store()
+    assert state(world) is not D.UNDRAINED
+    assert world.drains["node-2"].session == f"s{world.nodes['node-2'].session}"
+
+
+def test_who_is_no_shim_and_joins_a_shims_drain_is_not_told_when_that_shim_has_gone(
+    world: World,
+) -> None:
+    """A cloud's notice by the hook is told once."""
+    tell(world)
+    serve(world)
+    world.store()
+    drain(world, notice=True)
+    replaced(world)
+    world.tick(1.5)
+    go_on(world, 2.0)
+    assert state(world) is not D.UNDRAINED
+
+
+def test_a_job_that_is_not_whole_at_a_notice_to_save_is_saved_once_it_is(world: World) -> None:
+    world.nodes["node-1"].workers[("llm", 0)].state = "starting"
+    world.report("node-1")
+    tell(world, K.CHECKPOINT)
+    assert not world.due
+    world.nodes["node-1"].workers[("llm", 0)].state = "running"
+    world.report("node-1")
+    world.tick(1.5)
+    assert len(world.due) == 1

@@ -180,3 +180,16 @@ def test_a_rank_that_usually_steps_more_seldom_than_others_is_measured_by_itself
     assert not world.wanted
     world.tick(35.0)  # the others too
     assert "no step for" in serve(world).cause
+
+
+def test_a_hung_job_that_is_given_up_stays_so_while_it_is_being_killed(world: World) -> None:
+    world.event(events.PolicyChanged(replace(POLICY, hung=10.0)))
+    world.snapshots.clear()
+    stepping(world)
+    world.slow_fences = True
+    world.tick(35.0)
+    serve(world)
+    assert recovery(world).state is S.GIVEN_UP
+    for _ in range(4):
+        world.tick(1.0)
+        assert recovery(world).state is S.GIVEN_UP
