@@ -17,6 +17,7 @@ from coordinator.core.model import NodeFacts, ProgramFile
 from coordinator.telemetry.version import own_version
 from worker_shim.agent.programs import answer
 from worker_shim.criu.port import ImageDriver
+from worker_shim.cuda.port import CudaDriver
 from worker_shim.images.port import ImageStore
 from worker_shim.images.staging import Staging
 from worker_shim.inventory.inventory import GpuInventory
@@ -38,16 +39,14 @@ class NodeProbe:
         staging: Staging,
         *,
         gpus: GpuInventory | None = None,
-        gpu_engine: str = "",
-        gpu_no_map: bool = False,
+        cuda: CudaDriver | None = None,
     ) -> None:
         """`address` empty: that of the default interface, or of the first that is not loopback.
 
-        `gpus` None: nobody looks for any. `gpu_engine`: what can save device memory here;
-        `gpu_no_map`: and puts it back onto the same GPUs only.
+        `gpus` None: nobody looks for any. `cuda`: what saves device memory here.
         """
         self._images, self._store, self._staging = images, store, staging
-        self._gpus = gpus
+        self._gpus, self._cuda = gpus, cuda
         model, flags = _cpu()
         self._facts = NodeFacts(
             node=node,
@@ -63,9 +62,8 @@ class NodeProbe:
             store=store.identity,
             shim_version=own_version(),
             boot_id=_boot_id(),
-            gpu_engine=gpu_engine,
-            gpu_no_map=gpu_no_map,
         )
+        self._facts = replace(self._facts, **self._of_engine())
 
     def current(self) -> NodeFacts:
         """The facts as last probed."""
@@ -93,6 +91,7 @@ class NodeProbe:
         self._facts = replace(
             self._facts,
             **self._of_gpus(),
+            **self._of_engine(),
             memory_bytes=total,
             memory_free_bytes=_rounded(free),
             staging_free_bytes=_rounded(self._staging.free_bytes()),
@@ -119,6 +118,11 @@ class NodeProbe:
         """End a look that is under way."""
         if self._gpus is not None:
             await self._gpus.close()
+
+    def _of_engine(self) -> dict[str, Any]:
+        engine = self._cuda.engine if self._cuda is not None else ""
+        moves = self._cuda is None or not engine or self._cuda.moves
+        return {"gpu_engine": engine, "gpu_no_map": not moves}
 
     def _of_gpus(self) -> dict[str, Any]:
         if self._gpus is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import re
 import shutil
 import sys
@@ -40,9 +41,11 @@ async def measure(here: Machine, options: argparse.Namespace, note: Note) -> dic
     criu = "" if lacking else str(find_criu())
     try:
         note(f"{here.model}, driver {here.driver}: {', '.join(here.engines)}; {lacking or criu}")
-        taken = await measuring.measure(
+        taken, failed = await measuring.measure(
             here, folder, sizes=options.sizes_mib, rounds=options.rounds, criu=criu
         )
+        for words in failed:
+            note(words)
         compared, left_out = await _compare(here, folder, options.job_mib, criu, note, lacking)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -53,6 +56,7 @@ async def measure(here: Machine, options: argparse.Namespace, note: Note) -> dic
         "versions": machine.versions(),
         "without_criu": lacking,
         "steps": taken,
+        "failed": failed,
         "against_by_hand": compared,
         "not_compared": left_out,
     }
@@ -65,15 +69,17 @@ async def _compare(
     if why:
         note(f"no whole round was compared: {why}")
         return [], why
-    found = []
+    found: list[comparing.Compared] = []
+    left_out: list[str] = []
     for engine in here.engines:
         note(f"a whole round by {engine}, and by hand")
         root = folder / f"compared-{engine}"
         try:
             found.append(await comparing.compare(here, engine, root, mib=mib, criu=criu))
-        except LabError as error:
-            return found, str(error)
-    return found, ""
+        except (AllstopError, LabError) as error:
+            left_out.append(f"{engine}: {error}")
+            note(left_out[-1])
+    return found, "; ".join(left_out)
 
 
 def written(found: dict[str, Any], into: Path) -> Path:
@@ -120,7 +126,7 @@ def run(look: Callable[[], Machine], argv: list[str] | None = None) -> int:
 
 
 def _here() -> Machine:
-    if machine.os.geteuid() != 0:
+    if os.geteuid() != 0:
         raise SetupError("it needs root")
     return asyncio.run(machine.here())
 

@@ -64,27 +64,30 @@ class Compared:
 async def compare(machine: Machine, engine: str, root: Path, *, mib: int, criu: str) -> Compared:
     """One checkpoint and one restore by each; raises SetupError where something fails."""
     with Lab(root / "lab", [HOST]) as lab:
-        job = Job(JOB, lab, root, RANKS, criu)
         options = ("--mib", str(mib), "--no-digests", "--pace-s", "0.02")
-        job.start(machine, *options, ALLSTOP_GPU_ENGINE=engine, ALLSTOP_NCCL="none")
-        await job.goes_on(SETTLE_STEPS)
-        page = Path(f"/proc/{job.host.init_pid}/root/run/allstop/{JOB}/0/page")
-        with StepWatch([page], RANKS) as watch:
+        async with Job(JOB, lab, root, RANKS, criu) as job:
+            job.start(machine, *options, ALLSTOP_GPU_ENGINE=engine, ALLSTOP_NCCL="none")
             await job.goes_on(SETTLE_STEPS)
-            taken = await _last(job.client.checkpoint(JOB))
-            await job.goes_on(SETTLE_STEPS)
-        assert taken.attempt is not None
-        if (snapshot := taken.snapshot) is None:
-            raise SetupError(f"the checkpoint did not commit: {taken.reason}")
-        (worker,) = snapshot.workers
-        dump = ("dump", engine, str(worker.root_pid), str(STAGING / "by-hand"))
-        (dump_ms,) = await asyncio.to_thread(_by_hand, job.host, *dump)
+            return await _compared(job, engine, root, mib)
+
+
+async def _compared(job: Job, engine: str, root: Path, mib: int) -> Compared:
+    page = Path(f"/proc/{job.host.init_pid}/root/run/allstop/{JOB}/0/page")
+    with StepWatch([page], RANKS) as watch:
         await job.goes_on(SETTLE_STEPS)
-        restored = await _last(job.client.restore(JOB))
-        assert restored.restore is not None
-        restore_ms, end_ms = await asyncio.to_thread(_restore_by_hand, job, snapshot, engine, root)
+        taken = await _last(job.client.checkpoint(JOB))
         await job.goes_on(SETTLE_STEPS)
-        await job.end()
+    assert taken.attempt is not None
+    if (snapshot := taken.snapshot) is None:
+        raise SetupError(f"the checkpoint did not commit: {taken.reason}")
+    (worker,) = snapshot.workers
+    dump = ("dump", engine, str(worker.root_pid), str(STAGING / "by-hand"))
+    (dump_ms,) = await asyncio.to_thread(_by_hand, job.host, *dump)
+    await job.goes_on(SETTLE_STEPS)
+    restored = await _last(job.client.restore(JOB))
+    assert restored.restore is not None
+    restore_ms, end_ms = await asyncio.to_thread(_restore_by_hand, job, snapshot, engine, root)
+    await job.goes_on(SETTLE_STEPS)
     return Compared(
         engine=engine,
         ranks=RANKS,

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bench.gpu.machine import Machine
@@ -18,6 +19,7 @@ from lab.deployment import Deployment
 ENV = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
 HOST = "n0"
 WAIT_S = 240.0
+END_S = 60.0  # of one that has failed
 POLL_S = 0.1
 LOG_LINES = 100
 MARGIN_STEPS = 50  # further than any rank is by the time it reads where to end
@@ -44,6 +46,21 @@ class Job:
         self.folder.mkdir(parents=True)
         self.deployment = Deployment(lab, root / "shared", options=("--criu", criu))
         self.client = OperatorClient([self.deployment.socket])
+
+    async def __aenter__(self) -> Job:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End it, also when something has failed: then only as far as it lets itself be ended."""
+        try:
+            if kind is None:
+                await self.end()
+                return
+            with suppress(AllstopError, TimeoutError):
+                async with asyncio.timeout(END_S):
+                    await self.end()
+        finally:
+            await self.client.close()
 
     def start(self, machine: Machine, *options: str, **env: str) -> None:
         """Control plane, shim, and the job under it."""
@@ -81,7 +98,8 @@ class Job:
 
     async def end(self) -> None:
         """By itself: processes on a device are not to be killed with their host."""
-        last = max(step for rank in range(self.ranks) for step, _ in self.digests(rank))
+        told = [step for rank in range(self.ranks) for step, _ in self.digests(rank)]
+        last = max(told, default=0)
         temporary = self.folder / ".end"
         temporary.write_text(str(last + MARGIN_STEPS))
         os.replace(temporary, self.folder / "end")
@@ -90,4 +108,3 @@ class Job:
             if time.monotonic() > until:
                 raise SetupError("the job does not end")
             await asyncio.sleep(POLL_S)
-        await self.client.close()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from coordinator.core.errors import SetupError
-from coordinator.core.fit import version_of
+from coordinator.core.versions import version_of
 from worker_shim.criu.binary import clean_environment, find_criu
 from worker_shim.cuda.choosing import BINDINGS, LIBRARY, PROGRAM, PROGRAM_ENGINE, choose
 from worker_shim.cuda.devices import kernel_driver

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.gpu.machine import Machine
 from bench.gpu.ranks import Ranks
-from coordinator.core.errors import SetupError
+from coordinator.core.errors import AllstopError, SetupError
 from worker_shim.criu.driver import CriuDriver
 from worker_shim.cuda.choosing import choose
 from worker_shim.cuda.port import CudaDriver
@@ -89,19 +89,28 @@ def room_here(folder: Path) -> tuple[int, int]:
 
 async def measure(
     machine: Machine, folder: Path, *, sizes: Sequence[int], rounds: int, criu: str
-) -> list[Taken]:
-    """All sizes (none given: those that fit), by each engine, of one process and of two."""
+) -> tuple[list[Taken], list[str]]:
+    """All sizes (none given: those that fit), by each engine, of one process and of two.
+
+    One that fails costs the others nothing: it is in the second list, with the reason.
+    """
     host_bytes, disk_bytes = room_here(folder)
-    found = []
+    found: list[Taken] = []
+    failed: list[str] = []
     for processes in PROCESSES:
         fitting = sizes_mib(processes, machine.free_bytes, host_bytes, disk_bytes if criu else 0)
         for mib in sizes or fitting:
             for engine in machine.engines:
                 place = folder / f"{engine}-{processes}-{mib}"
-                one = await measure_one(machine, engine, processes, mib, place, rounds, criu)
-                shutil.rmtree(place)
-                found.append(one)
-    return found
+                what = f"{processes} x {mib} MiB by {engine}"
+                try:
+                    one = await measure_one(machine, engine, processes, mib, place, rounds, criu)
+                    found.append(one)
+                except (AllstopError, OSError) as error:
+                    failed.append(f"{what}: {error}")
+                finally:
+                    shutil.rmtree(place, ignore_errors=True)
+    return found, failed
 
 
 async def measure_one(

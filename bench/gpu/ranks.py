@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 DEADLINE_S = 300.0  # of what copies device memory
 ANSWER_S = 120.0  # of a rank; the first one waits for its imports
 LOCK_S = 10.0
-END_S = 20.0
+END_S = 45.0  # longer than any work that they were told to do
 POLL_S = 0.005
 LOOK_S = 1.0  # between looks whether anybody is there to answer
 
@@ -182,7 +182,8 @@ class Ranks:
             async with asyncio.timeout(END_S):
                 await self._process.wait(self._root)
                 return
-        await take_off(
-            self.cuda, self.tree(), lambda: self._process.go_on(self._root), deadline_s=DEADLINE_S
-        )
-        await self._process.kill(self._root, deadline_s=DEADLINE_S)
+        try:
+            alone = asyncio.Lock()  # nobody else asks this driver
+            await take_off(self.cuda, self.tree(), alone, self.go_on, deadline_s=DEADLINE_S)
+        finally:
+            await self._process.kill(self._root, deadline_s=DEADLINE_S)

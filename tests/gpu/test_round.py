@@ -73,12 +73,11 @@ async def trains(
     """The job under a shim, at its first steps; it has ended by itself afterwards."""
     calm = await asyncio.to_thread(run_calmly, machine, ranks, root / "calm")
     with Lab(root / "lab", [HOST]) as lab:
-        job = Job(JOB, lab, root, ranks, criu)
-        job.start(machine, *SIZE, *options, **env)
-        watched = Watched(job, calm)
-        await watched.is_right()
-        yield watched
-        await job.end()
+        async with Job(JOB, lab, root, ranks, criu) as job:
+            job.start(machine, *SIZE, *options, **env)
+            watched = Watched(job, calm)
+            await watched.is_right()
+            yield watched
 
 
 async def goes_through_a_round(watched: Watched) -> Snapshot:

@@ -8,6 +8,7 @@ import pytest
 
 from bench.gpu.machine import Machine
 from tests.fakes.gpu.build import said
+from tests.gpu import kit
 from tests.gpu.probe import differences, probe
 from worker_shim.cuda.results import MEANINGS, of_exit_status
 
@@ -21,6 +22,9 @@ async def test_as_the_file_has_it(machine: Machine, tmp_path: Path) -> None:
     print(f"driver {found['driver']}", *found["cases"].items(), found["help"], sep="\n")
     assert set(found["cases"]) == set(said()["cases"])
     told = differences(found)
+    if told and not said()["driver"] and not kit.is_fake():
+        print(*told, sep="\n")
+        pytest.xfail("no driver was asked before: `python -m tests.gpu.probe` keeps what it says")
     assert not told, "\n".join(told)
     for name, case in found["cases"].items():
         if case["result"] in MEANINGS and "tid" not in name:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from coordinator.core import commands, drain_events, events
+from coordinator.core.drain_events import NoticeGiven, NoticeKind
 from coordinator.core.drain_records import DrainState
 from coordinator.core.errors import NotFound
 from coordinator.core.failures import failure_of
-from coordinator.core.model import Failure
+from coordinator.core.model import AttemptState, Failure
 from tests.support.core_world import World
 
-D = DrainState
+D, K = DrainState, NoticeKind
 
 
 def drain(
@@ -119,3 +120,23 @@ def on(world: World, node: str) -> list[str]:
     """How the workers on a node are that have not ended."""
     (view,) = (each for each in world.control.nodes() if each.facts.node == node)
     return [worker.state for worker in view.workers if worker.state != "exited"]
+
+
+def notice(world: World, kind: NoticeKind = K.DRAIN, deadline_s: float = 60.0) -> None:
+    world.event(NoticeGiven("node-2", kind, deadline_s, "spot notice"))
+
+
+def refused(world: World) -> list[tuple[str, bool]]:
+    """What the shim was told since, and whether it may tell it again."""
+    told, world.notices_refused = world.notices_refused, []
+    return [(each.kind, each.again) for each in told]
+
+
+def saved(world: World) -> int:
+    return sum(each.state is AttemptState.COMMITTED for each in world.control.attempts())
+
+
+def replaced(world: World, name: str = "node-2") -> None:
+    """A shim of the same name in another process, on which nothing runs."""
+    world.nodes[name].workers.clear()
+    world.attach(name, new_session=True)

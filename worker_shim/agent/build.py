@@ -11,7 +11,9 @@ from worker_shim.compatibility.judging import precautions
 from worker_shim.compatibility.node import NodeEyes, NodeSight
 from worker_shim.compatibility.table import Precaution
 from worker_shim.criu.driver import CriuDriver
-from worker_shim.cuda.choosing import opened
+from worker_shim.cuda.choosing import AUTO, opened
+from worker_shim.cuda.devices import KERNEL_DRIVER
+from worker_shim.cuda.late import late
 from worker_shim.facts import NodeProbe
 from worker_shim.files.driver import LinuxFileDriver
 from worker_shim.health.watch import HealthWatch
@@ -57,6 +59,8 @@ async def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
     """
     commands = CommandRunner()
     gpus, cuda = GpuInventory(commands), await opened(options.gpu_engine, commands)
+    if options.gpu_engine == AUTO and not cuda.engine and KERNEL_DRIVER.exists():
+        cuda = late(cuda, lambda: opened(AUTO, commands))
     store = open_store(
         options.store,
         limits=Limits(options.persist_bytes_per_s, options.persist_cpu),
@@ -72,8 +76,7 @@ async def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
         store,
         staging,
         gpus=gpus,
-        gpu_engine=cuda.engine,
-        gpu_no_map=bool(cuda.engine) and not cuda.moves,
+        cuda=cuda,
     )
     eyes = NodeEyes(commands)
 
@@ -84,7 +87,7 @@ async def build(options: ShimOptions) -> tuple[Drivers, NodeProbe]:
             now.gpu_driver,
             now.cuda_version,
             engine=cuda.engine,
-            trouble=now.gpu_trouble or cuda.trouble,
+            trouble=cuda.trouble or now.gpu_trouble,
         )
 
     drivers = Drivers(

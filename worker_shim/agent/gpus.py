@@ -14,6 +14,7 @@ import asyncio
 import time
 
 from coordinator.core.errors import AllstopError, DeadlinePassed, DriverError, NotReady
+from coordinator.core.failures import listed
 from coordinator.core.model import Cut
 from worker_shim.agent import communicators, holding
 from worker_shim.agent.order import Deadline, Order, Outcome
@@ -47,7 +48,9 @@ async def lock(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     else:
         worker.require_claimed(order.action)
     await communicators.take_down(worker, order, deadline)
-    worker.gpus, worker.gpu_bytes = await cuda.processes(tree, deadline_s=deadline.left_s), 0
+    async with worker.drivers.device_turn:
+        worker.gpus = await cuda.processes(tree, deadline_s=deadline.left_s)
+    worker.gpu_bytes = 0
     known = {process.pid for process in worker.gpus}
     holders = await asyncio.to_thread(cuda.holders, tree)
     if idle := [pid for pid in holders if pid not in known]:
@@ -85,22 +88,29 @@ async def _look(worker: Worker, deadline: Deadline) -> Inventory | None:
 async def lower_first(worker: Worker, order: Order, *, at_most_s: float) -> None:
     """Wait until the job's workers on this node with lower numbers have ended this phase.
 
-    So all phases take the processes of the node in one order, which is that of the snapshot too.
+    So lock, save and restore take the processes of the node in one order, which is that of the
+    snapshot too. Raises DeadlinePassed, which names those that were waited for.
     """
     until = time.monotonic() + at_most_s
 
-    def awaited() -> bool:
-        return any(
-            each.worker < worker.worker
+    def awaited() -> list[int]:
+        return [
+            each.worker
+            for each in worker.beside()
+            if each.worker < worker.worker
             and each.alive
             and each.action == order.action
             and order.done not in each.ended
-            for each in worker.beside()
-        )
+        ]
 
-    while True:
-        if not awaited() or time.monotonic() >= until:
-            return
+    while lower := awaited():
+        if time.monotonic() >= until:
+            raise DeadlinePassed(
+                f"{worker.name} has waited {at_most_s:.1f} s for its turn at the devices of this "
+                f"node, which {listed([f'worker {each}' for each in lower])} had",
+                where=worker.where,
+                advice="allow the phase more time: see `--policy` of the coordinator",
+            )
         await asyncio.sleep(POLL_S)
 
 
@@ -116,7 +126,8 @@ async def save(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
             await cuda.checkpoint(process, deadline_s=deadline.left_s)
     deadline.lap("save")
     for process in worker.gpus:
-        state = await cuda.state(process, deadline_s=min(STATE_S, deadline.left_s))
+        async with worker.drivers.device_turn:  # its time begins with its turn
+            state = await cuda.state(process, deadline_s=min(STATE_S, deadline.left_s))
         if state is not CudaState.CHECKPOINTED:
             raise DriverError(
                 f"process {process.pid} is {state} after its device memory was saved",

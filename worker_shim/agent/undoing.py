@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
 
-from coordinator.core.errors import AllstopError, DriverError
+from coordinator.core.errors import AllstopError, DeadlinePassed, DriverError
 from coordinator.core.failures import listed
 from worker_shim.agent import communicators, gpus, rebuilding
 from worker_shim.agent.order import Deadline, Order, Outcome
@@ -81,7 +82,8 @@ async def resume(worker: Worker, order: Order, deadline: Deadline) -> Outcome:
     await worker.drivers.process.go_on(worker.root_pid)
     deadline.lap("go on")
     if worker.gpus:
-        await gpus.lower_first(worker, order, at_most_s=deadline.left_s / 2)
+        with suppress(DeadlinePassed):  # it goes on all the same
+            await gpus.lower_first(worker, order, at_most_s=deadline.left_s / 2)
         await gpus.put_back(worker, deadline)
         deadline.lap("devices")
     if worker.page is not None:

@@ -80,17 +80,23 @@ class HelperProcess:
         env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         self._close_words()
         self._words = os.memfd_create("allstop-helper")
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            self._module,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=self._words,
-            env={**env, **self._env},
-            start_new_session=True,
-            limit=LINE_BYTES_MAX,
-        )
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                self._module,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=self._words,
+                env={**env, **self._env},
+                start_new_session=True,
+                limit=LINE_BYTES_MAX,
+            )
+        except OSError as error:
+            raise DriverError(
+                f"the driver's helper cannot be started: {error}",
+                advice="look at the limits of processes and memory of this shim",
+            ) from error
         told = await self._exchange(self._process, b"", "starting the driver's helper")
         if "error" in told:
             details = self._complaints()
@@ -121,6 +127,14 @@ class HelperProcess:
                     details=self._complaints(),
                 )
             told: dict[str, Any] = json.loads(heard)
+        except ValueError as error:  # a library of the driver's that prints, or prints much
+            if helper is self._process:
+                self._drop()
+            raise DriverError(
+                f"{doing}: the driver's helper has said what it never says: {error}",
+                advice="look at what is loaded beside libcuda.so.1",
+                definite=not line,
+            ) from error
         except BaseException:
             if helper is self._process:
                 self._drop()

@@ -18,6 +18,7 @@ import json
 import socket
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def accept(listener: socket.socket, memory: Memory) -> None:
     while True:
         ours, theirs = socket.socketpair()
         caller, _ = listener.accept()
-        with caller, theirs:
+        with caller, theirs, suppress(OSError):  # a client may be killed at any moment
             socket.send_fds(caller, [b"-"], [theirs.fileno()])
         client = Client(memory, Connection(ours.detach()))
         threading.Thread(target=client.serve, daemon=True).start()

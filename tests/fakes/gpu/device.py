@@ -35,6 +35,7 @@ SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, OPERATING_SYSTEM, NOT_READY = 0, 1, 2, 30
 REST_S = 0.002
 END_S = 10.0
 DAEMON = "daemon"
+CONNECT_S = 10.0
 
 
 class Devices:
@@ -87,6 +88,7 @@ def _close_all() -> None:
 def connect(place: Path) -> Connection[Any, Any]:
     """To the daemon of that place."""
     with socket.socket(socket.AF_UNIX) as caller:
+        caller.settimeout(CONNECT_S)
         caller.connect(str(place / DAEMON))
         _, descriptors, _, _ = socket.recv_fds(caller, 1, 1)
     if not descriptors:

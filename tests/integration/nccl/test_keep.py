@@ -74,7 +74,7 @@ async def test_they_are_kept_in_place_and_on_another_node(sums: Sums) -> None:
 @pytest.mark.timeout(240)
 async def test_an_older_driver_is_refused(sums: Sums) -> None:
     load_driver(sums.lab, "580.95.05")
-    with pytest.raises(AllstopError, match=r"the NVIDIA driver is 580\.95\.0?5"):
+    with pytest.raises(AllstopError, match=r"this is 580\.95\.0?5"):
         await follow(sums.client.checkpoint(JOB))
     await sums.goes_on()
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from allstop.v1 import shim_pb2
+from structlog.testing import capture_logs
 
 from worker_shim.agent.agent import Agent
 from worker_shim.agent.notices import Notices, Told
@@ -183,13 +184,14 @@ def test_what_is_refused_as_things_stand_is_told_again_until_it_is_taken(
     assert len(agent.sent) == 3, "another leader may think otherwise"
 
 
-def test_the_same_refusal_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_refusal_is_logged_once() -> None:
     agent = Busy()
     _, signals = told(agent)
     signals.take(signal.SIGTERM)
-    for reason in ("no nodes", "no nodes", "no time"):
-        agent.notice_refused(shim_pb2.NoticeRefused(kind=DRAIN, reason=reason, again=True))
-    assert capsys.readouterr().out.count("notice refused") == 2
+    with capture_logs() as logged:
+        for reason in ("no nodes", "no nodes", "no time"):
+            agent.notice_refused(shim_pb2.NoticeRefused(kind=DRAIN, reason=reason, again=True))
+    assert len([each for each in logged if each["event"] == "notice refused"]) == 2
 
 
 def test_the_checkpoints_of_a_signal_may_have_a_deadline() -> None:

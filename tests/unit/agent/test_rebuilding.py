@@ -115,9 +115,9 @@ async def test_a_destroying_that_outlasts_its_order_is_met_after_the_undo(
 ) -> None:
     await rig.to("PARK")
     page.stuck = {1}
-    late = await rig.order("DUMP", cut="CUT_STEP", deadline_s=0.5)
+    late = await rig.order("DUMP", cut="CUT_STEP", deadline_s=5.0)
     assert "rank 1 (pid" in late.failure.what
-    assert late.took_ms < 500, "while somebody listens"
+    assert late.took_ms < 5000, "while somebody listens"
     await rig.done("UNDO")
     host, _, prefix = (await until_written(rig)).strip().partition("/")
     await look(rig)

@@ -48,9 +48,9 @@ async def test_one_whose_work_does_not_end_does_not_keep_the_others_on(gpu: Rig)
 async def test_a_driver_that_hangs_does_not_save_a_worker_from_its_end(gpu: Rig, call: str) -> None:
     gpu.cuda.hangs.add(call)
     began = asyncio.get_running_loop().time()
-    await gpu.worker.kill(deadline_s=0.6)
+    await gpu.worker.kill(deadline_s=3.0)
     assert gpu.process.state == ""
-    assert asyncio.get_running_loop().time() - began < 3
+    assert asyncio.get_running_loop().time() - began < 10
     assert [each for each in gpu.cuda.done if each[0] == "lock"] == (
         [("lock", ROOT), ("lock", RANK)] if call == "checkpoint" else []
     )

@@ -6,15 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from coordinator.core import commands, drain_events, events
+from coordinator.core import commands, drain_events
 from coordinator.core.drain_events import NoticeGiven, NoticeKind
 from coordinator.core.drain_records import DrainState, DrainStep
-from coordinator.core.model import AttemptState, Failure, Phase
+from coordinator.core.model import Failure, Phase
 from tests.support.core_checks import answer_until, two_and_a_spare
 from tests.support.core_drains import (
     drain,
     go_on,
+    notice,
     places,
+    refused,
+    replaced,
+    saved,
     serve,
     state,
     undrain,
@@ -34,36 +38,16 @@ def world() -> World:
     return two_and_a_spare()
 
 
-def tell(world: World, kind: NoticeKind = K.DRAIN, deadline_s: float = 60.0) -> None:
-    world.event(NoticeGiven("node-2", kind, deadline_s, "spot notice"))
-
-
-def refused(world: World) -> list[tuple[str, bool]]:
-    """What the shim was told since, and whether it may tell it again."""
-    told, world.notices_refused = world.notices_refused, []
-    return [(each.kind, each.again) for each in told]
-
-
-def saved(world: World) -> int:
-    return sum(each.state is AttemptState.COMMITTED for each in world.control.attempts())
-
-
-def replaced(world: World, name: str = "node-2") -> None:
-    """A shim of the same name in another process, on which nothing runs."""
-    world.nodes[name].workers.clear()
-    world.attach(name, new_session=True)
-
-
 # -- the store is away -----------------------------------------------------------------------------
 
 
 def test_a_drain_that_could_not_be_asked_for_is_told_again(world: World) -> None:
-    tell(world)
+    notice(world)
     (ask,) = world.notices
     world.notices.clear()
     world.event(drain_events.DrainUnready("node-2", AWAY, ask.session))
     assert refused(world) == [(K.DRAIN, True)]
-    tell(world)
+    notice(world)
     go_on(world)
     assert state(world) is D.DRAINED
     world.event(drain_events.DrainUnready("node-2", AWAY, ""))
@@ -71,12 +55,12 @@ def test_a_drain_that_could_not_be_asked_for_is_told_again(world: World) -> None
 
 
 def test_a_drain_that_could_not_be_recorded_is_told_again(world: World) -> None:
-    tell(world)
+    notice(world)
     serve(world)
     unwritten(world)
     assert refused(world) == [(K.DRAIN, True)]
     assert state(world) is D.UNDRAINED
-    tell(world)
+    notice(world)
     go_on(world)
     assert (state(world), places(world)) == (D.DRAINED, ["node-1", "node-3"])
 
@@ -97,7 +81,7 @@ def test_a_later_state_that_could_not_be_recorded_is_written_again(world: World)
 
 @pytest.mark.parametrize("leader", ["the same", "another"])
 def test_the_next_shim_of_that_name_takes_workers_again(world: World, leader: str) -> None:
-    tell(world)
+    notice(world)
     go_on(world)
     assert (state(world), places(world)) == (D.DRAINED, ["node-1", "node-3"])
     world.attach("node-2")
@@ -121,7 +105,7 @@ def test_the_next_shim_of_that_name_takes_workers_again(world: World, leader: st
 
 
 def test_one_whose_workers_live_on_is_on_the_machine_that_goes(world: World) -> None:
-    tell(world)
+    notice(world)
     serve(world)
     world.store()
     world.attach("node-2", new_session=True)
@@ -132,7 +116,7 @@ def test_one_whose_workers_live_on_is_on_the_machine_that_goes(world: World) -> 
 @pytest.mark.parametrize("how", ["alone", "joined", "joined at once"])
 def test_what_an_operator_has_asked_for_holds_for_the_next_shim_too(world: World, how: str) -> None:
     if how != "alone":
-        tell(world)
+        notice(world)
         serve(world)
     if how == "joined":
         world.store()
@@ -146,7 +130,7 @@ def test_what_an_operator_has_asked_for_holds_for_the_next_shim_too(world: World
 
 
 def test_a_shim_that_is_replaced_while_its_drain_is_recorded(world: World) -> None:
-    tell(world)
+    notice(world)
     serve(world)
     replaced(world)
     world.tick(1.5)
@@ -193,11 +177,11 @@ def test_a_notice_meanwhile_is_taken_after_that(world: World) -> None:
     between_two_tries(world)
     for name in ("node-1", "node-3"):
         world.attach(name, new_session=True)
-    tell(world)
+    notice(world)
     serve(world)
     assert refused(world) == [(K.DRAIN, True)]
     for _ in range(40):
-        tell(world)
+        notice(world)
         go_on(world, 1.0)
     assert (state(world), places(world)) == (D.DRAINED, ["node-1", "node-3"])
 
@@ -242,9 +226,9 @@ def test_an_earlier_drain_that_was_not_recorded_does_not_undo_a_new_one(world: W
 
 
 def test_less_time_than_was_said_counts_while_it_is_recorded(world: World) -> None:
-    tell(world, deadline_s=600.0)
+    notice(world, deadline_s=600.0)
     serve(world)
-    tell(world, deadline_s=90.0)
+    notice(world, deadline_s=90.0)
     drain(world, deadline_s=45.0, notice=True)
     world.store()
     assert world.drains["node-2"].deadline_unix_s == pytest.approx(1000.0 + world.now + 45.0)
@@ -256,32 +240,32 @@ def test_less_time_than_was_said_counts_while_it_is_recorded(world: World) -> No
 def test_what_no_node_can_take_is_saved_once_and_moved_when_one_comes(world: World) -> None:
     world.lose("node-3")
     for _ in range(10):
-        tell(world, deadline_s=3000.0)
+        notice(world, deadline_s=3000.0)
         go_on(world, 3.0)
     assert set(refused(world)) == {(K.DRAIN, True)}
     assert saved(world) == 1
     assert state(world) is D.UNDRAINED
     world.node(Node(facts("node-4")))
-    tell(world, deadline_s=3000.0)
+    notice(world, deadline_s=3000.0)
     go_on(world)
     assert (state(world), places(world)) == (D.DRAINED, ["node-1", "node-4"])
 
 
 def test_the_store_is_not_read_while_no_node_has_come(world: World) -> None:
     world.lose("node-3")
-    tell(world)
+    notice(world)
     serve(world)
-    tell(world)
+    notice(world)
     assert not world.notices
     assert refused(world) == [(K.DRAIN, True)] * 2
     world.attach("node-3", new_session=True)
-    tell(world)
+    notice(world)
     assert len(world.notices) == 1
 
 
 def test_another_notice_saves_again(world: World) -> None:
     world.lose("node-3")
-    tell(world)
+    notice(world)
     go_on(world, 3.0)
     world.event(NoticeGiven("node-2", K.DRAIN, 60.0, "its shim was told SIGTERM"))
     go_on(world, 3.0)
@@ -298,7 +282,7 @@ def test_a_notice_is_judged_the_same_however_often_it_is_told(world: World) -> N
         request = drain(world, deadline_s=5.0, notice=True)
         assert world.refused[request].failure.kind == "NotReady"
         go_on(world, 0.5)
-    tell(world, deadline_s=5.0)
+    notice(world, deadline_s=5.0)
     serve(world)
     assert (K.DRAIN, False) in refused(world), "it does not get better"
 
@@ -307,70 +291,12 @@ def test_a_job_that_is_not_whole_is_waited_for_where_the_node_goes(world: World)
     world.lose("node-1")
     request = drain(world)
     assert world.refused[request].failure.kind == "NotReady"
-    tell(world)
+    notice(world)
     go_on(world, 3.0)
     assert state(world) is D.DRAINING
     world.attach("node-1")
     go_on(world)
     assert (state(world), places(world)) == (D.DRAINED, ["node-1", "node-3"])
-
-
-# -- saved, and going on ---------------------------------------------------------------------------
-
-
-def test_a_job_that_something_else_has_is_saved_after_that(world: World) -> None:
-    world.checkpoint("llm", "a1")
-    tell(world, K.CHECKPOINT, 0.0)
-    assert not world.due
-    world.settle()
-    go_on(world, 3.0)
-    assert saved(world) == 2
-    assert not refused(world)
-    go_on(world, 3.0)
-    assert saved(world) == 2
-
-
-def test_one_that_was_busy_when_it_was_asked_for_is_saved_after_that(world: World) -> None:
-    tell(world, K.CHECKPOINT, 0.0)
-    world.checkpoint("llm", "a1")
-    serve(world)
-    world.settle()
-    go_on(world, 3.0)
-    assert saved(world) == 2
-
-
-def test_one_that_is_busy_until_its_time_is_up_is_refused(world: World) -> None:
-    world.checkpoint("llm", "a1")
-    tell(world, K.CHECKPOINT, 4.0)
-    world.tick(5.0)
-    (told,) = world.notices_refused
-    assert (told.kind, told.again) == (K.CHECKPOINT, False)
-    assert "until its time was up" in told.reason
-    world.settle()
-    go_on(world, 3.0)
-    assert saved(world) == 1
-
-
-def test_what_is_left_of_the_time_is_what_the_checkpoint_gets(world: World) -> None:
-    world.checkpoint("llm", "a1")
-    tell(world, K.CHECKPOINT, 30.0)
-    world.tick(3.0)
-    world.settle()
-    world.tick(1.5)
-    (asked,) = world.due
-    assert asked.deadline_s == pytest.approx(30.0 - world.now, abs=1.6)
-
-
-def test_a_job_that_has_left_the_node_meanwhile_is_not_saved_for_it(world: World) -> None:
-    world.checkpoint("llm", "a1", stop=True)
-    tell(world, K.CHECKPOINT, 0.0)
-    world.settle()
-    for name in ("node-1", "node-2"):
-        gone = world.nodes[name].workers.pop(("llm", int(name[-1]) - 1))
-        world.event(events.WorkerExited(name, "llm", gone.worker, gone.incarnation, -9))
-    go_on(world, 3.0)
-    assert not world.due
-    assert saved(world) == 1
 
 
 def test_a_record_of_an_older_version_is_nobodys_notice(world: World) -> None:
@@ -386,11 +312,11 @@ def test_a_record_of_an_older_version_is_nobodys_notice(world: World) -> None:
 
 def test_the_next_shim_that_says_the_same_goes_too(world: World) -> None:
     """It came on the machine that goes, and has told so before anybody looked."""
-    tell(world)
+    notice(world)
     serve(world)
     world.store()
     replaced(world)
-    tell(world)
+    notice(world)
     for _ in range(3):
         world.tick(1.0)
         serve(world)
@@ -403,7 +329,7 @@ def test_who_is_no_shim_and_joins_a_shims_drain_is_not_told_when_that_shim_has_g
     world: World,
 ) -> None:
     """A cloud's notice by the hook is told once."""
-    tell(world)
+    notice(world)
     serve(world)
     world.store()
     drain(world, notice=True)
@@ -411,14 +337,3 @@ def test_who_is_no_shim_and_joins_a_shims_drain_is_not_told_when_that_shim_has_g
     world.tick(1.5)
     go_on(world, 2.0)
     assert state(world) is not D.UNDRAINED
-
-
-def test_a_job_that_is_not_whole_at_a_notice_to_save_is_saved_once_it_is(world: World) -> None:
-    world.nodes["node-1"].workers[("llm", 0)].state = "starting"
-    world.report("node-1")
-    tell(world, K.CHECKPOINT)
-    assert not world.due
-    world.nodes["node-1"].workers[("llm", 0)].state = "running"
-    world.report("node-1")
-    world.tick(1.5)
-    assert len(world.due) == 1
