@@ -17,7 +17,9 @@ BEGIN = """\
 Every shim on a node with an NVIDIA driver watches its GPUs: a helper process waits for the driver's
 events (Xids, memory errors, changes of the recovery action) and reads its counters every five
 seconds. With `--dcgm-url http://127.0.0.1:9400/metrics` DCGM's exporter is read beside it: Xids,
-row remaps, retired pages and, where its counters file has it, `DCGM_FI_DEV_ECC_DBE_VOL_TOTAL`. What
+row remaps, retired pages and, where its counters file has it, `DCGM_FI_DEV_ECC_DBE_VOL_TOTAL`. The
+file that comes with the exporter has not: there an uncorrected error shows as its Xid alone, and the
+same Xid twice in a row is seen once. Add that counter and `DCGM_FI_DEV_ROW_REMAP_PENDING` to it. What
 happens is told to the leading coordinator, which looks it up in the rows below and then
 
 * **ignores** it: `allstop nodes` shows it, and that is all;
@@ -52,7 +54,8 @@ only these count. The commit itself records why; `allstop snapshots` and `allsto
   without a snapshot (its last resort). `allstop restore JOB --snapshot ID` takes a suspect one all
   the same, with a warning. Nobody but you can say whether the error hit the job: look at its loss.
 * A drain that had to stop a job with a suspect snapshot and finds no good one puts that one back:
-  with just this state the run would have gone on without the drain.
+  with just this state the run would have gone on without the drain. What that run saves is suspect
+  too, also on healthy GPUs, until it goes on from a snapshot that you have named.
 * Retention never lets a suspect snapshot push out a good one: it is not counted among the last n,
   and the newest good one always stays.
 

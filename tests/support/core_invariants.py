@@ -34,6 +34,7 @@ class Invariants:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cuts: dict[str, int] = {}  # by attempt, the epoch that declared the cut
+        self.opened: set[tuple[str, int]] = set()  # restores, with the epoch that ordered OPEN
         self.releases: dict[str, int] = {}  # by restore, the epoch that ordered the first release
         world.watchers.append(self.see)
 
@@ -66,6 +67,8 @@ class Invariants:
         elif phase is Phase.CLEAR:
             stored = self.world.restores[action].state
             assert stored is RestoreState.CLEARING, f"CLEAR while {stored} is recorded"
+        elif phase is Phase.OPEN:
+            self.opened.add((action, order.epoch))
         elif phase is Phase.RELEASE:
             self.see_release(order)
         elif phase is Phase.STOP:
@@ -125,7 +128,8 @@ class Invariants:
             worker = self.world.nodes[place.to_node].workers.get((order.job, place.worker))
             assert worker is not None, f"6: release without worker {place.worker}"
             assert worker.incarnation == record.incarnation, "6: release beside an old incarnation"
-            assert worker.network_open, f"released before worker {place.worker} can be sent to"
+            heir = (order.action, order.epoch) not in self.opened  # RELEASE opens it too, then
+            assert worker.network_open or heir, f"worker {place.worker} cannot be sent to yet"
 
     # -- commits -------------------------------------------------------------------------------
 
@@ -159,7 +163,8 @@ def check_ends(world: World) -> None:
             assert worker.held_by == "", f"4: {worker} on {node.name} is still held"
             assert worker.state in ("running", "exited"), f"4: {worker} on {node.name}"
             for action in worker.dumped:
-                kept = action in world.snapshots  # whatever its last record says
+                committed = world.attempts[action].state is AttemptState.COMMITTED
+                kept = committed or action in world.snapshots  # whatever its last record says
                 owed = worker.worker in world.attempts[action].owed  # its undo has failed there
                 left = f"{action} left its images on {node.name}"
                 assert kept or owed or not node.attached, left

@@ -220,6 +220,7 @@ class Node:
         self, worker: Worker, phase: Phase, place: tuple[int, str, str, int, str]
     ) -> events.OrderAnswered:
         worker.let_go()
+        worker.network_open = True
         if phase is Phase.STOP:
             worker.state = "exited"
             return events.Stopped(*place)

@@ -114,7 +114,7 @@ async def test_pods_of_a_name_go_one_after_another_and_the_next_takes_workers(
         job = await pair.job()
         assert job is not None
         assert job.nodes == places
-        assert await drained(pair, name)
+        await until(f"that {name} is drained", lambda name=name: drained(pair, name))  # type: ignore[misc]
         pair.start_spare(name)
         await until(f"that {name} takes workers", lambda name=name: takes(pair, name))  # type: ignore[misc]
 

@@ -70,6 +70,9 @@ def wait_until(what: str, true: Callable[[], bool]) -> None:
 def test_a_frozen_ring_goes_on_with_another_address(deployment: Deployment, tmp_path: Path) -> None:
     wait_until("round 20", lambda: "round 20 " in deployment.log("n0").read_text())
     wait_until("the socket", lambda: Path(deployment.socket.removeprefix("unix:")).exists())
+    for node in ("n0", "n1"):
+        log = deployment.log(node)
+        wait_until(f"the run on {node}", lambda log=log: "taken in" in log.read_text())  # type: ignore[misc]
 
     refused = ask(deployment, "checkpoint", "ring", code=3)["error"]
     assert refused["job"] == "ring"
