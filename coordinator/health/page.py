@@ -18,9 +18,9 @@ Every shim on a node with an NVIDIA driver watches its GPUs: a helper process wa
 events (Xids, memory errors, changes of the recovery action) and reads its counters every five
 seconds. With `--dcgm-url http://127.0.0.1:9400/metrics` DCGM's exporter is read beside it: Xids,
 row remaps, retired pages and, where its counters file has it, `DCGM_FI_DEV_ECC_DBE_VOL_TOTAL`. The
-file that comes with the exporter has not: there an uncorrected error shows as its Xid alone, and the
-same Xid twice in a row is seen once. Add that counter and `DCGM_FI_DEV_ROW_REMAP_PENDING` to it. What
-happens is told to the leading coordinator, which looks it up in the rows below and then
+file that comes with the exporter has not: there an uncorrected error shows as its Xid alone, and
+the same Xid twice in a row is seen once. Add that counter and `DCGM_FI_DEV_ROW_REMAP_PENDING` to
+it. What happens is told to the leading coordinator, which looks it up in the rows below and then
 
 * **ignores** it: `allstop nodes` shows it, and that is all;
 * **drains** the node, as `allstop drain` does: its jobs are saved and go on elsewhere, no step is
