@@ -127,7 +127,7 @@ async def test_a_teardown_that_outlasts_its_order_costs_the_attempt_and_not_the_
 
     waits.unlink()
     await sums.goes_on()
-    await until("their end", lambda: _none(sums, "destroying"))
+    await until("their end", lambda: _none(sums, "communicators after"))
     assert (await follow(sums.client.checkpoint(JOB))).snapshot is not None
     await sums.goes_on()
 
