@@ -62,8 +62,8 @@ class NodeProbe:
             store=store.identity,
             shim_version=own_version(),
             boot_id=_boot_id(),
+            **self._of_engine(),
         )
-        self._facts = replace(self._facts, **self._of_engine())
 
     def current(self) -> NodeFacts:
         """The facts as last probed."""

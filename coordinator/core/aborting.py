@@ -109,15 +109,20 @@ def on_let_go(a: Attempt, event: Undone, now: float) -> list[Command]:
     failure = trouble.of_timer(a, event, what, advice)
     if failure is None:
         return []
-    a.held_ms[event.worker] = max(a.held_ms.get(event.worker, 0), event.held_ms)
+    _was_held(a, event)
     a.torn = False  # whoever has not begun to destroy them would wait for this one
     return abort(a, failure, now)
 
 
 def on_undone(a: Attempt, event: Undone, now: float) -> list[Command]:
-    """A worker runs on; for how long it was held is what the attempt has cost the job."""
-    a.held_ms[event.worker] = max(a.held_ms.get(event.worker, 0), event.held_ms)
+    """A worker runs on."""
+    _was_held(a, event)
     return UNDOING.on_undone(a, event, now)
+
+
+def _was_held(a: Attempt, event: Undone) -> None:
+    """For how long a worker stood is what the attempt has cost the job."""
+    a.held_ms[event.worker] = max(a.held_ms.get(event.worker, 0), event.held_ms)
 
 
 def on_abort_requested(a: Attempt, event: AbortRequested, now: float) -> list[Command]:

@@ -28,8 +28,27 @@ MAPS_SINCE = (580,)  # older drivers restore onto the same GPUs in the same orde
 MAPS_WELL_SINCE = (590,)  # of those between, builds are known that refuse every map
 
 
+class _Gpus:
+    """GPUs of a node, by their UUIDs."""
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All of them, by index."""
+        raise NotImplementedError
+
+    @cached_property
+    def uuids(self) -> tuple[str, ...]:
+        """Of those that have told theirs, by index."""
+        return _uuids(self.gpus)
+
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The same without an order."""
+        return frozenset(self.uuids)
+
+
 @dataclass(frozen=True)
-class Wanted:
+class Wanted(_Gpus):
     """What the workers that shared a node ask of the GPUs of another one, together."""
 
     records: tuple[WorkerRecord, ...]  # those with GPU state
@@ -48,16 +67,6 @@ class Wanted:
     def gpus(self) -> tuple[Gpu, ...]:
         """All of the old node, by index."""
         return by_index(self._best.gpus)
-
-    @cached_property
-    def uuids(self) -> tuple[str, ...]:
-        """Of those that have told theirs, by index."""
-        return _uuids(self.gpus)
-
-    @cached_property
-    def known(self) -> frozenset[str]:
-        """The same without an order."""
-        return frozenset(self.uuids)
 
     @cached_property
     def in_order(self) -> bool:
@@ -156,7 +165,7 @@ def shape_of(gpus: Sequence[Gpu]) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True)
-class There:
+class There(_Gpus):
     """The GPUs of a node that may take them."""
 
     facts: NodeFacts
@@ -165,16 +174,6 @@ class There:
     def gpus(self) -> tuple[Gpu, ...]:
         """By index."""
         return by_index(self.facts.gpus)
-
-    @cached_property
-    def uuids(self) -> tuple[str, ...]:
-        """Of those that tell theirs, by index."""
-        return _uuids(self.gpus)
-
-    @cached_property
-    def known(self) -> frozenset[str]:
-        """The same without an order."""
-        return frozenset(self.uuids)
 
     @cached_property
     def shape(self) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coordinator.core.model import Phase, RestoreState
+from coordinator.core.model import Failure, Phase, RestoreState
 from tests.support.core_checks import answer_until, two_and_a_spare
 from tests.support.core_world import World
 
@@ -30,3 +30,11 @@ def state(world: World, restore: str = "r1") -> RestoreState:
 
 def incarnations(world: World) -> dict[str, list[int]]:
     return {n.name: [w.incarnation for w in n.workers.values()] for n in world.nodes.values()}
+
+
+def failure(world: World, restore: str = "r1") -> Failure:
+    """Why a restore has failed."""
+    record = world.control.restore(restore)
+    assert record is not None
+    assert record.failure is not None
+    return record.failure

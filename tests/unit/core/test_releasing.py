@@ -9,23 +9,15 @@ from coordinator.core.model import (
     RestoreState,
 )
 from tests.support.core_checks import sent
-from tests.support.core_restores import half_lost_world, state, until
+from tests.support.core_restores import failure, half_lost_world, state, until
 from tests.support.core_world import World
 
 S = RestoreState
-PHASES = (Phase.FETCH, Phase.CLEAR, Phase.RESTORE, Phase.RELEASE)
 
 
 @pytest.fixture
 def world() -> World:
     return half_lost_world()
-
-
-def failure(world: World, restore: str = "r1") -> Failure:
-    record = world.control.restore(restore)
-    assert record is not None
-    assert record.failure is not None
-    return record.failure
 
 
 def test_nothing_is_released_before_all_are_back(world: World) -> None:

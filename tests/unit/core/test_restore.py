@@ -19,7 +19,7 @@ from coordinator.core.restore import TRANSITIONS
 from coordinator.core.returning import Restore
 from coordinator.core.table import step
 from tests.support.core_checks import sent
-from tests.support.core_restores import half_lost_world, incarnations, state, until
+from tests.support.core_restores import failure, half_lost_world, incarnations, state, until
 from tests.support.core_shims import Node, Worker, facts
 from tests.support.core_world import World
 
@@ -30,13 +30,6 @@ PHASES = (Phase.FETCH, Phase.CLEAR, Phase.RESTORE, Phase.RELEASE)
 @pytest.fixture
 def world() -> World:
     return half_lost_world()
-
-
-def failure(world: World, restore: str = "r1") -> Failure:
-    record = world.control.restore(restore)
-    assert record is not None
-    assert record.failure is not None
-    return record.failure
 
 
 def test_the_lost_worker_lands_on_the_spare_and_the_other_stays(world: World) -> None:

@@ -6,8 +6,6 @@ import pytest
 
 from coordinator.core import events
 from coordinator.core.drain_events import NoticeKind
-from coordinator.core.drain_records import DrainState
-from coordinator.core.model import Failure
 from tests.support.core_checks import two_and_a_spare
 from tests.support.core_drains import (
     go_on,
@@ -18,9 +16,7 @@ from tests.support.core_drains import (
 )
 from tests.support.core_world import World
 
-D = DrainState
 K = NoticeKind
-AWAY = Failure("StoreError", "etcd is away")
 
 
 @pytest.fixture

@@ -31,11 +31,6 @@ def world() -> World:
     return gpu_world("node-3", "node-4")
 
 
-def gpu_of(world: World, node: str, index: int = 0) -> str:
-    (view,) = (each for each in world.control.nodes() if each.facts.node == node)
-    return view.facts.gpus[index].sick
-
-
 def commit(world: World, name: str) -> str:
     world.checkpoint("llm", name)
     world.settle()
